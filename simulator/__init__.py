@@ -1,0 +1,1 @@
+"""The offline half of bitring: what an epoch moves and computes, without torch and without MPI."""

@@ -1,0 +1,136 @@
+"""The workload: what one training epoch moves and computes. The only contract between the packages.
+
+The toolkit records one at the end of a run (``workload.npz``); the simulator reads it, and can make
+one from a partition and a machine description. A file holds a JSON header and plain arrays, no
+pickles; it is versioned and checked when read. docs/workload.md describes every entry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORKLOAD_VERSION = 1
+F64 = NDArray[np.float64]
+
+
+class WorkloadError(ValueError):
+    """A workload file that can't be used: one sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exchange:
+    """One all2all of an epoch: one layer, one direction. N ranks, M messages.
+
+    Messages are ordered by sender, then receiver, then node. ``range_squared`` is the traced
+    (max - min)^2 of each row that travels; ``alpha_squared`` the sum of the squared aggregation
+    coefficients from that row to its targets on the receiver (1 backward: the receiver has summed
+    already; NaN where coefficients are learned).
+    """
+
+    layer: int
+    direction: Literal["forward", "backward"]
+    row_entries: int  # entries of a row that travel
+    bits: int  # bits of an entry on the wire
+    rows: NDArray[np.int64]  # [N, N] messages, row the sender, column the receiver
+    range_squared: F64  # [M]
+    alpha_squared: F64  # [M]
+
+    def channel_bytes(self) -> NDArray[np.int64]:
+        """[N, N] bytes on each channel, no metadata (unquantised rows carry none)."""
+        return self.rows * (-(-self.row_entries * self.bits // 8))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """A training epoch of N ranks. Seconds are medians over epochs, one per rank."""
+
+    ranks: int
+    exchanges: tuple[Exchange, ...]
+    central_s: F64  # [N] products over local rows, forward and backward
+    marginal_s: F64  # [N] products over halo rows
+    dense_s: F64  # [N] everything else on the compute device
+    codec_s_per_byte: F64  # [N] writing and reading rows, per byte of payload
+    weight_gradient_bytes: int
+    weight_gradient_s: float
+    transport: str
+    graph: str
+    notes: tuple[str, ...] = ()
+
+    def epoch_bytes(self) -> int:
+        """Bytes of rows that all ranks send in an epoch."""
+        return int(sum(exchange.channel_bytes().sum() for exchange in self.exchanges))
+
+
+_RANK_ARRAYS = ("central_s", "marginal_s", "dense_s", "codec_s_per_byte")
+_EXCHANGE_ARRAYS = ("rows", "range_squared", "alpha_squared")
+
+
+def save(workload: Workload, path: Path) -> None:
+    """Write atomically: under a temporary name, then renamed."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(workload, name) for name in _RANK_ARRAYS}
+    for index, exchange in enumerate(workload.exchanges):
+        arrays |= {f"{index}.{name}": getattr(exchange, name) for name in _EXCHANGE_ARRAYS}
+    header = {
+        "version": WORKLOAD_VERSION,
+        **{
+            key: value
+            for key, value in asdict(workload).items()
+            if key not in (*_RANK_ARRAYS, "exchanges")
+        },
+        "exchanges": [
+            {"layer": e.layer, "direction": e.direction, "row_entries": e.row_entries, "bits": e.bits}
+            for e in workload.exchanges
+        ],
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    temporary.replace(path)
+
+
+def load(path: Path) -> Workload:
+    """Read and check what save() wrote. WorkloadError for anything else."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            arrays = {key: file[key] for key in file.files if key != "header"}
+    except Exception as error:  # numpy raises half a dozen kinds for a damaged file
+        raise WorkloadError(f"{path} is no workload file ({type(error).__name__}: {error})") from None
+    if header.get("version") != WORKLOAD_VERSION:
+        raise WorkloadError(f"{path} is of version {header.get('version')}; this bitring reads {WORKLOAD_VERSION}")
+    try:
+        exchanges = tuple(
+            Exchange(**meta, **{name: arrays[f"{index}.{name}"] for name in _EXCHANGE_ARRAYS})
+            for index, meta in enumerate(header.pop("exchanges"))
+        )
+        header.pop("version")
+        notes = tuple(header.pop("notes"))
+        workload = Workload(
+            exchanges=exchanges, notes=notes, **header, **{name: arrays[name] for name in _RANK_ARRAYS}
+        )
+    except (KeyError, TypeError) as error:
+        raise WorkloadError(f"{path} is no whole workload: {error}") from None
+    _check(workload, path)
+    return workload
+
+
+def _check(workload: Workload, path: Path) -> None:
+    n = workload.ranks
+    for name in _RANK_ARRAYS:
+        if getattr(workload, name).shape != (n,):
+            raise WorkloadError(f"{path}: {name} has shape {getattr(workload, name).shape}, not ({n},)")
+    for exchange in workload.exchanges:
+        where = f"{path}: layer {exchange.layer} {exchange.direction}"
+        if exchange.rows.shape != (n, n) or (exchange.rows < 0).any() or exchange.rows.diagonal().any():
+            raise WorkloadError(f"{where}: rows must be {n} x {n} counts with an empty diagonal")
+        messages = int(exchange.rows.sum())
+        for name in ("range_squared", "alpha_squared"):
+            if getattr(exchange, name).shape != (messages,):
+                raise WorkloadError(f"{where}: {name} has {len(getattr(exchange, name))} entries for {messages} messages")

@@ -1,0 +1,126 @@
+"""The command `bitring`: parse, dispatch, leave with the right exit code.
+
+Imports stay inside the commands: `bitring --help` must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+
+from toolkit import __version__
+from toolkit.commands.common import add_config_arguments, add_rank_arguments
+from toolkit.errors import UserError
+from toolkit.launch import leave
+
+DESCRIPTION = """\
+Full-graph training of graph neural networks over MPI.
+
+  bitring train examples/digits.toml -np 2      train over 2 ranks of this machine
+  bitring plan examples/digits.toml -np 4       what would travel, row by row
+  bitring verify examples/digits.toml -np 4     N ranks against one process
+  bitring config                                every key of a configuration
+  bitring doctor                                what is installed, what is missing
+"""
+
+TRAIN_EPILOG = """\
+Started by itself, it starts -np ranks on this machine. Inside a job it joins the job:
+
+  bitring train graph.toml -np 4
+  mpirun -np 4 bitring train graph.toml
+  horovodrun -np 4 -H a:2,b:2 bitring train graph.toml
+
+The graph is partitioned once and cached; every rank loads only its own part. The run folder
+holds config.toml (resolved), run.json (versions, host), metrics.jsonl (a line an epoch) and
+workload.npz (what an epoch moves and computes).
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point. Exit code 2: input that can't be used; 1: a check that failed; 0: done."""
+    args = parser().parse_args(argv)
+    try:
+        code = int(args.run(args))
+    except UserError as error:
+        leave(2, f"bitring: {error}")
+    except KeyboardInterrupt:
+        leave(130, "bitring: interrupted")
+    leave(code)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="bitring", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--version", action="version", version=f"bitring {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    train = _command(commands, "train", "train a model on a whole graph", "train:run", TRAIN_EPILOG)
+    add_config_arguments(train)
+    add_rank_arguments(train)
+    train.add_argument("--run-dir", metavar="DIR", help="folder of the run (default: <run.out>/<run.name>-<date>)")
+    train.add_argument("--seeds", type=int, default=1, metavar="K", help="train from K seeds; mean and deviation are printed")
+
+    partition = _command(commands, "partition", "partition a graph and report cut, halo, bytes", "plan:run_partition")
+    plan = _command(commands, "plan", "print what travels per layer and direction, and what each step saves", "plan:run_plan")
+    for sub in (partition, plan):
+        add_config_arguments(sub)
+        sub.add_argument("-np", "--ranks", type=int, required=True, metavar="N", help="ranks to partition for")
+        sub.add_argument("--json", action="store_true", help="the same for programs")
+
+    verify = _command(
+        commands, "verify", "compare N ranks with one process: loss, gradients, weights", "verify:run",
+        "Use --set train.dtype=float64 to tell a wrong result from rounding: differences then are 1e-12 or less.",
+    )
+    add_config_arguments(verify)
+    add_rank_arguments(verify)
+    verify.add_argument("--steps", type=int, default=20, metavar="K", help="optimiser steps (default 20)")
+    verify.add_argument("--tolerance", type=float, metavar="X", help="largest relative difference (default 1e-5; float64: 1e-12)")
+
+    data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
+    data_commands = data.add_subparsers(metavar="COMMAND", required=True)
+    _command(data_commands, "list", "the data sets known by name, and which are on disk", "data:run_list")
+    show = _command(data_commands, "show", "numbers of one graph: degrees, components, splits", "data:run_show")
+    export = _command(data_commands, "export", "write a graph in bitring's own npz format", "data:run_export")
+    for sub in (show, export):
+        sub.add_argument("name", help="a name of `bitring data list`, a .npz file, or a configuration")
+        sub.add_argument("--set", action="append", default=[], metavar="data.key=value", help="override a key")
+    export.add_argument("to", metavar="FILE.npz", help="file to write")
+
+    _command(commands, "config", "print every key with its default, its choices and its meaning", "info:run_config")
+    _command(commands, "methods", "print the table of methods", "info:run_methods")
+    doctor = _command(commands, "doctor", "what is installed, what is missing, how to get it", "info:run_doctor")
+    doctor.add_argument("--json", action="store_true", help="the same for programs")
+    check = _command(commands, "check", "does what is installed work? ten seconds", "info:run_check")
+    check.add_argument("--require", default="", metavar="LIST", help="fail if one of these is missing: horovod,glpk,mpi")
+    return top
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, target: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    sub = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sub.set_defaults(run=_later(target))
+    return sub
+
+
+def _later(target: str) -> Callable[[argparse.Namespace], int]:
+    """Import the command's module when it runs: 'train:run' is toolkit.commands.train.run."""
+    module, function = target.split(":")
+
+    def run(args: argparse.Namespace) -> int:
+        return int(getattr(importlib.import_module(f"toolkit.commands.{module}"), function)(args))
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

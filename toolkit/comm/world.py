@@ -1,0 +1,101 @@
+"""The ranks of a run: one process alone, or an MPI job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """Small collective operations. Every rank calls them in the same order."""
+
+    rank: int
+    size: int
+
+    def sum_in_place(self, values: NDArray[Any]) -> None:
+        """Replace ``values`` by its sum over ranks; the same bits on every rank."""
+        ...
+
+    def gather(self, value: T) -> list[T] | None:
+        """All ranks' values, in rank order, at rank 0; None elsewhere."""
+        ...
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value, everywhere."""
+        ...
+
+    def ranks_on_host(self) -> int:
+        """How many ranks share this host."""
+        ...
+
+
+class Solo:
+    """One process, no MPI."""
+
+    rank, size = 0, 1
+
+    def sum_in_place(self, values: NDArray[Any]) -> None:
+        pass
+
+    def gather(self, value: T) -> list[T] | None:
+        return [value]
+
+    def broadcast(self, value: T) -> T:
+        return value
+
+    def ranks_on_host(self) -> int:
+        return 1
+
+
+class MpiWorld:
+    """An MPI job, over a communicator of its own. Importing mpi4py here starts MPI."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self.comm: MPI.Intracomm = MPI.COMM_WORLD.Dup()
+        self.rank: int = self.comm.rank
+        self.size: int = self.comm.size
+
+    def sum_in_place(self, values: NDArray[Any]) -> None:
+        from mpi4py import MPI
+
+        assert values.flags.c_contiguous, "summed in place, so it can't be copied first"
+        self.comm.Allreduce(MPI.IN_PLACE, values, op=MPI.SUM)
+
+    def gather(self, value: T) -> list[T] | None:
+        result: list[T] | None = self.comm.gather(value, root=0)
+        return result
+
+    def broadcast(self, value: T) -> T:
+        result: T = self.comm.bcast(value, root=0)
+        return result
+
+    def ranks_on_host(self) -> int:
+        from mpi4py import MPI
+
+        return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
+
+
+def on_root(world: World, work: Callable[[], T]) -> T:
+    """Run ``work`` at rank 0 and give its result to all; a UserError there is raised everywhere."""
+    outcome: tuple[str, Any] = ("result", None)
+    if world.rank == 0:
+        try:
+            outcome = ("result", work())
+        except UserError as error:
+            outcome = ("refused", str(error))
+    kind, value = world.broadcast(outcome)
+    if kind == "refused":
+        raise UserError(value)
+    result: T = value
+    return result

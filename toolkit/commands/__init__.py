@@ -1,0 +1,1 @@
+"""What each `bitring` command does; toolkit.cli parses and dispatches."""

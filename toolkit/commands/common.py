@@ -1,0 +1,78 @@
+"""What the commands that need ranks share: the configuration, and joining or starting a job."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+
+from toolkit import config as configs
+from toolkit import launch, methods
+from toolkit.comm import plan as planning
+from toolkit.comm.world import MpiWorld, Solo, World
+from toolkit.errors import UserError
+from toolkit.graph import cache
+
+log = logging.getLogger("bitring")
+
+
+def read_config(args: argparse.Namespace) -> configs.Config:
+    """The configuration of a command line, everything checked that needs no data."""
+    config = configs.load(args.config, args.set)
+    methods.lookup(config.method)
+    planning.parse_steps(config.method.plan)
+    return config
+
+
+def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[World], int]) -> int:
+    """Run ``body`` on every rank: join the job that we were started in, or start one of ``-np`` ranks.
+
+    The partition is made before ranks are started: a refusal then costs a second, not a job.
+    """
+    launch.refuse_gloo()
+    size = launch.job_size()
+    if size is None and (args.ranks or 1) > 1:
+        start_logging(rank=0, size=1)
+        cache.ensure(config, args.ranks, log.info)
+        return launch.launch(sys.argv[1:], args.ranks, args.launcher)
+    if size is None:
+        start_logging(rank=0, size=1)
+        return body(Solo())
+    if args.ranks not in (None, size):
+        raise UserError(f"-np {args.ranks} inside an MPI job of {size} ranks; leave -np out, or start without mpirun")
+    launch.install_excepthook()
+    world = MpiWorld()
+    start_logging(world.rank, world.size)
+    return body(world)
+
+
+def start_logging(rank: int, size: int) -> None:
+    """Rank 0 tells what it does; the others speak up when something is wrong."""
+    prefix = f"[rank {rank}] " if size > 1 and rank else ""
+    logging.basicConfig(
+        level=logging.INFO if rank == 0 else logging.WARNING, format=prefix + "%(message)s", stream=sys.stderr, force=True
+    )
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG.toml", help="the run; `bitring config` prints every key with its default")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="override a key, as often as you like: --set model.kind=sage --set train.epochs=50",
+    )
+
+
+def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-np", "--ranks", type=int, metavar="N", help="ranks to start on this host (inside an MPI job: leave it out)"
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=launch.LAUNCHERS,
+        default="auto",
+        help="what starts them: auto is horovodrun where Horovod is installed, else mpirun",
+    )

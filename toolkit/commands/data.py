@@ -1,0 +1,41 @@
+"""`bitring data list`, `bitring data show`, `bitring data export`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from toolkit import config as configs
+from toolkit.errors import UserError
+from toolkit.graph import npz, registry
+
+
+def run_list(args: argparse.Namespace) -> int:
+    print(registry.list_text())
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    print(registry.show_text(registry.load(_config(args))))
+    return 0
+
+
+def run_export(args: argparse.Namespace) -> int:
+    path = Path(args.to)
+    if path.exists():
+        raise UserError(f"{path} exists; name a new file")
+    npz.write_npz(path, registry.load(_config(args)))
+    print(f"wrote {path}")
+    return 0
+
+
+def _config(args: argparse.Namespace) -> configs.Config:
+    """A data set by name, a .npz file, or the data section of a configuration."""
+    name = str(args.name)
+    if name.endswith(".toml"):
+        return configs.load(name, args.set)
+    tables: dict[str, dict[str, object]] = {"data": {"name": "file", "path": name} if name.endswith(".npz") else {"name": name}}
+    for override in args.set:
+        section, key, value = configs.parse_override(override)
+        tables.setdefault(section, {})[key] = value
+    return configs.from_tables(tables)

@@ -1,0 +1,53 @@
+"""`bitring verify`."""
+
+from __future__ import annotations
+
+import argparse
+
+from toolkit import config as configs
+from toolkit import report
+from toolkit.commands.common import in_job, log, read_config
+from toolkit.comm.world import World, on_root
+from toolkit.errors import UserError
+from toolkit.graph import cache
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.steps < 1:
+        raise UserError(f"--steps is {args.steps}; give a number >= 1")
+    config = read_config(args)
+    return in_job(args, config, lambda world: verify(world, config, args.steps, args.tolerance))
+
+
+def verify(world: World, config: configs.Config, steps: int, tolerance: float | None) -> int:
+    """Compare N ranks with one process; exit code 1 when the largest difference is above the tolerance."""
+    from toolkit.graph import registry
+    from toolkit.train.trainer import make_transport, set_threads
+    from toolkit.verify import compare, follow, single_process
+
+    set_threads(world, config.train.threads)
+    partition = on_root(world, lambda: cache.ensure(config, world.size, log.info))
+    part = partition.load(world.rank)
+    transport = make_transport(world, config.method)
+    log.info("%d steps over %d ranks", steps, world.size)
+    ours = follow(part, config, world, transport, steps)
+    transport.close()
+    passed = False
+    if world.rank == 0:
+        log.info("the same steps in one process")
+        result = compare(ours, single_process(registry.load(config), config, steps), config, part, steps)
+        limit = TOLERANCE[config.train.dtype] if tolerance is None else tolerance
+        passed = result.largest <= limit
+        print(
+            report.facts(
+                [
+                    ("loss", f"{result.loss:.2e} relative difference at step 1"),
+                    ("gradients", f"{result.gradients:.2e} at step 1, largest in {result.worst_gradient}"),
+                    ("weights", f"{result.weights:.2e} after {steps} steps, largest in {result.worst_weight}"),
+                    ("verdict", f"{'equal' if passed else 'DIFFERENT'}: {result.largest:.2e} against a tolerance of {limit:.0e}"),
+                ]
+            )
+        )
+    return 0 if world.broadcast(passed) else 1

@@ -1,0 +1,297 @@
+"""What a run is made of: frozen dataclasses, read from TOML and written back.
+
+A field's ``doc`` metadata is its help text: ``bitring config`` prints it, so it stands once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from toolkit.errors import UserError, nearest
+
+
+def _f(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise UserError(sentence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The run itself."""
+
+    name: str = _f("run", "name of the run; its folder is <out>/<name>-<date>")
+    out: str = _f("runs", "folder under which run folders are made")
+    seed: int = _f(0, "seed of weights, dropout, splits that name no seed of their own")
+
+    def __post_init__(self) -> None:
+        _require(self.seed >= 0, f"run.seed is {self.seed}; give a number >= 0")
+        bad = set(self.name) & set('/\\\0') or self.name in ("", ".", "..")
+        _require(not bad, f"run.name is {self.name!r}; give a plain name without slashes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Which graph, and how it is prepared."""
+
+    name: str = _f("digits", "a data set by name (`bitring data list`), 'sbm', 'rmat', or 'file' with data.path")
+    root: str = _f("", "folder that holds the named data sets; empty: $BITRING_DATA, else ./data")
+    path: str = _f("", "a .npz graph of your own (data.name = 'file'); docs/graph-format.md describes it")
+    symmetrise: bool = _f(True, "add the reverse of every edge")
+    self_loops: Literal["drop", "keep"] = _f("drop", "self-loops of the file (GCN and GAT add their own)")
+    duplicates: Literal["drop", "keep"] = _f("drop", "repeated edges: one of each, or each counted")
+    feature_norm: Literal["none", "row", "standard"] = _f(
+        "none", "none; row: each row divided by its sum; standard: each column to mean 0, deviation 1"
+    )
+    project_to: int = _f(0, "random projection of the features to this many columns; 0: off")
+    split: Literal["auto", "file", "per_class", "ratio"] = _f(
+        "auto", "file: the data set's own; per_class; ratio; auto: its own if it has one, else per_class"
+    )
+    split_seed: int = _f(0, "seed of per_class and ratio splits")
+    train_per_class: int = _f(20, "training nodes per class (split = per_class)")
+    val_per_class: int = _f(30, "validation nodes per class (split = per_class); the rest is tested")
+    train_ratio: float = _f(0.6, "share of training nodes (split = ratio)")
+    val_ratio: float = _f(0.2, "share of validation nodes (split = ratio); the rest is tested")
+    make_up: bool = _f(False, "make up seeded features, labels for a graph that has none (reports say so)")
+    nodes: int = _f(10_000, "nodes of a generated graph (sbm, rmat)")
+    edges: int = _f(100_000, "undirected edges of a generated graph (sbm, rmat), before duplicates are dropped")
+    features: int = _f(64, "feature columns of a generated or made-up graph")
+    classes: int = _f(10, "classes of a generated or made-up graph")
+    mixing: float = _f(0.2, "sbm: share of edges drawn without regard to the class")
+    noise: float = _f(1.0, "generated features: deviation of the noise around the class centre")
+    generator_seed: int = _f(0, "seed of a generated graph and of made-up features")
+    knn: int = _f(8, "digits: nearest neighbours a node is joined to")
+
+    def __post_init__(self) -> None:
+        ratio_ok = 0 < self.train_ratio and 0 <= self.val_ratio and self.train_ratio + self.val_ratio <= 1
+        _require(
+            ratio_ok,
+            f"data.train_ratio {self.train_ratio} and data.val_ratio {self.val_ratio} must be positive and sum to at most 1",
+        )
+        for key in ("nodes", "features", "classes", "train_per_class", "knn"):
+            _require(getattr(self, key) >= 1, f"data.{key} is {getattr(self, key)}; give a number >= 1")
+        for key in ("edges", "val_per_class", "project_to", "split_seed", "generator_seed"):
+            _require(getattr(self, key) >= 0, f"data.{key} is {getattr(self, key)}; give a number >= 0")
+        _require(0 <= self.mixing <= 1, f"data.mixing is {self.mixing}; give a share between 0 and 1")
+        _require(self.noise >= 0, f"data.noise is {self.noise}; give a deviation >= 0")
+        _require(
+            (self.name == "file") == bool(self.path),
+            f"data.path is {self.path!r} and data.name is {self.name!r}; a path goes with data.name = 'file', and the other way round",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Which rank owns which node."""
+
+    method: Literal["metis", "random", "range"] = _f("metis", "metis; random: balanced, seeded; range: by node number")
+    objective: Literal["cut", "volume"] = _f("cut", "what METIS lowers: edges cut, or communication volume")
+    balance: Literal["nodes", "edges", "train"] = _f("nodes", "what every rank gets an equal share of")
+    seed: int = _f(0, "seed of METIS and of random")
+    tries: int = _f(4, "METIS seeds tried (seed, seed + 1, ...), of which the best is kept")
+    choose_by: Literal["total", "busiest"] = _f(
+        "busiest", "best try: fewest bytes in all, or at the rank that sends and receives most"
+    )
+    numbering: Literal["identity", "ring"] = _f(
+        "ring", "which part goes to which rank: as METIS says, or least bytes in the ring's slowest channels"
+    )
+    cache: str = _f("", "folder of cached partitions; empty: $BITRING_CACHE/partitions, else ~/.cache/bitring/partitions")
+
+    def __post_init__(self) -> None:
+        _require(self.tries >= 1, f"partition.tries is {self.tries}; give a number >= 1")
+        _require(self.seed >= 0, f"partition.seed is {self.seed}; give a number >= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The network."""
+
+    kind: Literal["gcn", "sage", "gat"] = _f("gcn", "gcn, sage (mean aggregator) or gat")
+    layers: int = _f(2, "number of graph layers")
+    hidden: int = _f(64, "width of hidden layers (gat: of all heads together)")
+    heads: int = _f(4, "attention heads of hidden layers (gat)")
+    out_heads: int = _f(1, "attention heads of the last layer, averaged (gat)")
+    norm: Literal["layer", "none"] = _f("none", "normalisation after each hidden layer")
+    activation: Literal["relu", "elu"] = _f("relu", "activation after each hidden layer")
+    dropout: float = _f(0.5, "share of each hidden row that is dropped (exactly that many entries of every row)")
+    input_dropout: float = _f(0.0, "the same for the input features; 0 lets layer 0 be aggregated once for all")
+
+    def __post_init__(self) -> None:
+        for key in ("layers", "hidden", "heads", "out_heads"):
+            _require(getattr(self, key) >= 1, f"model.{key} is {getattr(self, key)}; give a number >= 1")
+        for key in ("dropout", "input_dropout"):
+            _require(0 <= getattr(self, key) < 1, f"model.{key} is {getattr(self, key)}; give a share in [0, 1)")
+        _require(
+            self.kind != "gat" or self.hidden % self.heads == 0,
+            f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}; make it one",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """How rows travel: transport x codec x freshness, over a plan."""
+
+    name: str = _f("vanilla", "a row of the table of methods (README); sets codec and freshness")
+    transport: Literal["ring", "horovod"] = _f("ring", "ring all2all over mpi4py, or Horovod's alltoall")
+    ring: Literal["posted", "rendezvous", "barrier"] = _f(
+        "posted", "posted: all messages at once; rendezvous: round after round; barrier: rounds in step"
+    )
+    codec: Literal["float32", "bfloat16"] = _f("float32", "how a row is written on the wire")
+    plan: str = _f(
+        "exact", "exact; paper; or steps of the exact plan joined by '+': once, kept, narrow, needed"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """The training loop."""
+
+    epochs: int = _f(200, "epochs at most")
+    optimizer: Literal["adam", "adamw", "sgd"] = _f("adam", "adam, adamw or sgd")
+    lr: float = _f(0.01, "learning rate")
+    momentum: float = _f(0.9, "momentum (sgd)")
+    weight_decay: float = _f(5e-4, "weight decay")
+    decay_layers: Literal["all", "first"] = _f("all", "layers that weight decay touches (Kipf and Welling: first)")
+    patience: int = _f(0, "stop after this many evaluations without a better validation; 0: never")
+    eval_every: int = _f(1, "epochs between evaluations")
+    reduction: Literal["auto", "horovod", "mpi"] = _f(
+        "auto", "weight gradients: Horovod (grouped), one mpi4py Allreduce, or by size"
+    )
+    threads: int = _f(0, "threads per rank; 0: cores of the host / ranks on it")
+    dtype: Literal["float32", "float64"] = _f("float32", "arithmetic; float64 is for verification")
+
+    def __post_init__(self) -> None:
+        for key in ("epochs", "eval_every"):
+            _require(getattr(self, key) >= 1, f"train.{key} is {getattr(self, key)}; give a number >= 1")
+        for key in ("patience", "threads", "weight_decay", "momentum"):
+            _require(getattr(self, key) >= 0, f"train.{key} is {getattr(self, key)}; give a number >= 0")
+        _require(self.lr > 0, f"train.lr is {self.lr}; give a rate > 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A whole run. The sections are the tables of the TOML file."""
+
+    run: Run = field(default_factory=Run)
+    data: Data = field(default_factory=Data)
+    partition: Partition = field(default_factory=Partition)
+    model: Model = field(default_factory=Model)
+    method: Method = field(default_factory=Method)
+    train: Train = field(default_factory=Train)
+
+
+SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Read a TOML file and apply ``section.key=value`` overrides, in order.
+
+    Raises UserError for a missing or malformed file, an unknown section or key (naming the
+    nearest known one), and a value of the wrong type or outside its range.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"can't read the configuration {path}: {error.strerror}; name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    for override in overrides or []:
+        section, key, value = parse_override(override)
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise UserError(f"{path}: '{section}' must be a table, written [{section}]")
+        table[key] = value
+    return from_tables(tables, str(path))
+
+
+def from_tables(tables: dict[str, Any], source: str = "configuration") -> Config:
+    """Build a Config from nested dicts, refusing what is unknown or of the wrong type."""
+    parts: dict[str, Any] = {}
+    for section, table in tables.items():
+        if section not in SECTIONS:
+            raise UserError(f"{source}: unknown section [{section}]; {nearest(section, SECTIONS)}")
+        if not isinstance(table, dict):
+            raise UserError(f"{source}: '{section}' must be a table, written [{section}]")
+        parts[section] = _section(SECTIONS[section], section, table, source)
+    return Config(**parts)
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration as TOML, defaults included: reading it back gives an equal Config."""
+    lines = []
+    for section in SECTIONS:
+        lines.append(f"[{section}]")
+        part = getattr(config, section)
+        lines += [f"{f.name} = {_toml_value(getattr(part, f.name))}" for f in dataclasses.fields(part)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def describe() -> str:
+    """Every key with its default, its choices and what it does: valid TOML, all commented."""
+    lines = []
+    for section, cls in SECTIONS.items():
+        lines.append(f"[{section}]  # {cls.__doc__}")
+        hints = get_type_hints(cls)
+        for f in dataclasses.fields(cls):
+            lines.append(f"# {f.metadata['doc']}{_choices(hints[f.name])}")
+            lines.append(f"{f.name} = {_toml_value(f.default)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _choices(hint: Any) -> str:
+    return f" ({' | '.join(map(str, get_args(hint)))})" if get_origin(hint) is Literal else ""
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    return repr(value)
+
+
+def parse_override(text: str) -> tuple[str, str, Any]:
+    name, equals, raw = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise UserError(f"--set {text!r} is not of the form section.key=value, such as train.epochs=50")
+    try:
+        value = tomllib.loads(f"v = {raw.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word is a string: --set model.kind=sage
+    return section, key, value
+
+
+def _section(cls: type, section: str, table: dict[str, Any], source: str) -> Any:
+    hints = get_type_hints(cls)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise UserError(f"{source}: unknown key {section}.{key}; {nearest(key, hints)}")
+        values[key] = _checked(value, hints[key], f"{section}.{key}", source)
+    return cls(**values)
+
+
+def _checked(value: Any, hint: Any, name: str, source: str) -> Any:
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value not in choices:
+            raise UserError(f"{source}: {name} is {value!r}; {nearest(str(value), map(str, choices))}")
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not hint:
+        raise UserError(f"{source}: {name} is {value!r}, a {type(value).__name__}; it must be a {hint.__name__}")
+    if hint is float and not abs(value) < float("inf"):
+        raise UserError(f"{source}: {name} is {value}; give a finite number")
+    return value

@@ -1,0 +1,1 @@
+"""Graphs: reading, generating, preparing, splitting, partitioning."""

@@ -1,0 +1,76 @@
+"""Randomness keyed by (seed, what, where), never by draw order.
+
+The same node gets the same dropout mask at any number of ranks, at any speed, after a resume:
+that is what makes N ranks equal one process, and what lets a receiver know, without being told,
+which entries of a row its owner kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+U32 = NDArray[np.uint32]
+BLOCK_ENTRIES = 1 << 16  # hash this many entries at a time: the temporaries stay in the L2 cache
+
+
+def mix64(*words: int) -> int:
+    """Fold integers into one 64-bit key (splitmix64's finaliser after each word)."""
+    state = 0
+    for word in words:
+        state = (state ^ (word & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state
+
+
+def row_keys(key: int, nodes: NDArray[np.int64]) -> tuple[U32, U32]:
+    """Two 32-bit keys for each node under ``key``: mix64(key, node), vectorised."""
+    state = (nodes.astype(np.uint64) ^ np.uint64(key)) + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return (state & np.uint64(0xFFFFFFFF)).astype(np.uint32), (state >> np.uint64(32)).astype(np.uint32)
+
+
+def hash_rows(low: U32, high: U32, columns: int) -> U32:
+    """A 32-bit hash of (row keys, column): [rows, columns]. Lowbias32 with a second key added midway."""
+    x = (np.arange(columns, dtype=np.uint32) * np.uint32(0x9E3779B9))[None, :] ^ low[:, None]
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x7FEB352D)
+    x += high[:, None]
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return x
+
+
+def kept_per_row(columns: int, dropout: float) -> int:
+    """How many entries of a row of ``columns`` a mask keeps: at least one."""
+    return max(1, round(columns * (1.0 - dropout)))
+
+
+def dropout_mask(seed: int, epoch: int, layer: int, nodes: NDArray[np.int64], columns: int, kept: int) -> NDArray[np.bool_]:
+    """Which entries survive: [len(nodes), columns] bool with exactly ``kept`` true in every row.
+
+    Equal counts keep the rows of a channel equally long on the wire (kept-only rows). A row's
+    mask is the set of the ``kept`` smallest of its hashes, the column number standing in the low
+    bits so that no two are equal: every subset of that size is equally likely.
+    """
+    mask = np.empty((len(nodes), columns), dtype=np.bool_)
+    if kept >= columns:
+        mask.fill(True)
+        return mask
+    low, high = row_keys(mix64(seed, 0xD0, epoch, layer), nodes)
+    column_bits = np.uint32((1 << (columns - 1).bit_length()) - 1)
+    ids = np.arange(columns, dtype=np.uint32)
+    step = max(1, BLOCK_ENTRIES // columns)
+    for begin in range(0, len(nodes), step):
+        rows = slice(begin, begin + step)
+        x = hash_rows(low[rows], high[rows], columns)
+        x &= ~column_bits
+        x |= ids
+        threshold = np.partition(x, kept - 1, axis=1)[:, kept - 1 : kept]
+        np.less_equal(x, threshold, out=mask[rows])
+    return mask

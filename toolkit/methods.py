@@ -1,0 +1,54 @@
+"""The table of methods: transport x codec x freshness. A method is a row, not a class.
+
+| method  | codec   | freshness | reduces to Vanilla when |
+|---------|---------|-----------|-------------------------|
+| vanilla | float32 | fresh     | it is Vanilla           |
+
+Transport is free in every row (`method.transport`), and so is the codec where the row leaves it
+open. Later methods are further rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit import config
+from toolkit.errors import UserError, nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodRow:
+    """One method: the choices it fixes, and what a user may still choose."""
+
+    name: str
+    summary: str
+    transports: tuple[str, ...]
+    codecs: tuple[str, ...]
+    freshness: Literal["fresh"]
+    source: str
+
+
+TABLE: tuple[MethodRow, ...] = (
+    MethodRow(
+        name="vanilla",
+        summary="every halo row, every layer, every epoch, unquantised: the reference",
+        transports=("ring", "horovod"),
+        codecs=("float32", "bfloat16"),
+        freshness="fresh",
+        source="full-graph training as AdaQP's and SANCUS's papers define it",
+    ),
+)
+
+
+def lookup(method: config.Method) -> MethodRow:
+    """The row that a configuration names, its choices checked against the row."""
+    rows = {row.name: row for row in TABLE}
+    if method.name not in rows:
+        raise UserError(f"method.name is {method.name!r}; {nearest(method.name, rows)}")
+    row = rows[method.name]
+    if method.transport not in row.transports:
+        raise UserError(f"method {row.name} can't use transport {method.transport!r}; use {' or '.join(row.transports)}")
+    if method.codec not in row.codecs:
+        raise UserError(f"method {row.name} can't use codec {method.codec!r}; use {' or '.join(row.codecs)}")
+    return row

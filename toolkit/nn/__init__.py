@@ -1,0 +1,1 @@
+"""Graph layers over local and halo rows."""

@@ -1,0 +1,107 @@
+"""GCN, GraphSAGE-mean and GAT layers.
+
+Shapes: n inner and h halo nodes of this rank, D entries in, F out, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toolkit.nn.attention import Edges, edge_softmax, weighted_sum
+from toolkit.nn.passage import Passage
+
+LEAKY_SLOPE = 0.2  # Velickovic et al. 2018, section 2.1
+
+
+def glorot(generator: torch.Generator, *shape: int) -> nn.Parameter:
+    """Glorot and Bengio's uniform initialisation over the last two sizes."""
+    bound = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))
+
+
+class GCNLayer(nn.Module):
+    """h'_v = sum over u in N(v) and v of alpha_{u,v} W h_u + b (Kipf and Welling 2017, eq. 2)."""
+
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = glorot(generator, inputs, outputs)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, rows_ND: Tensor, passage: Passage) -> Tensor:
+        return aggregate_linear(rows_ND, self.weight, passage)[1] + self.bias
+
+
+class SAGELayer(nn.Module):
+    """h'_v = W_self h_v + W mean over u in N(v) of h_u + b (Hamilton et al. 2017, mean aggregator)."""
+
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = glorot(generator, inputs, outputs)
+        self.weight_self = glorot(generator, inputs, outputs)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, rows_ND: Tensor, passage: Passage) -> Tensor:
+        own, aggregate = aggregate_linear(rows_ND, self.weight, passage)
+        return own @ self.weight_self + aggregate + self.bias
+
+
+def aggregate_linear(rows_ND: Tensor, weight_DF: Tensor, passage: Passage) -> tuple[Tensor, Tensor]:
+    """Own rows after dropout [n, D], and the aggregate of W times them [n, F].
+
+    Aggregation and W commute. Where rows travel after W, W comes first; where they travel before
+    it, aggregation does; where nothing travels, whichever leaves the narrower product.
+    """
+    if passage.step.sends == "outputs":
+        own = passage.drop(rows_ND)
+        return own, passage.aggregate(own @ weight_DF)[1]
+    narrows = weight_DF.shape[1] < weight_DF.shape[0]
+    if passage.step.sends == "nothing" and narrows and not passage.aggregated_already:
+        return passage.aggregate(rows_ND, transform=lambda rows: rows @ weight_DF)
+    own, aggregate = passage.aggregate(rows_ND)
+    return own, aggregate @ weight_DF
+
+
+class GATLayer(nn.Module):
+    """h'_v = sum over u in N(v) and v of softmax_u(LeakyReLU(a . [W h_u, W h_v])) W h_u + b, per head.
+
+    Heads stand side by side (``mean_heads`` False) or are averaged (Velickovic et al. 2018, eqs. 3-6).
+    """
+
+    def __init__(
+        self, inputs: int, outputs_per_head: int, heads: int, *, mean_heads: bool, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.heads, self.mean_heads = heads, mean_heads
+        self.weight = glorot(generator, inputs, heads * outputs_per_head)
+        self.attend_source = glorot(generator, heads, outputs_per_head)
+        self.attend_target = glorot(generator, heads, outputs_per_head)
+        self.bias = nn.Parameter(torch.zeros(outputs_per_head * (1 if mean_heads else heads)))
+
+    def forward(self, rows_ND: Tensor, passage: Passage, edges: Edges) -> Tensor:
+        if passage.step.sends == "outputs":
+            own = self._heads(passage.depart(passage.drop(rows_ND) @ self.weight))
+            at_target, at_source = self._scores(own)
+            halo = self._heads(passage.arrive())
+        else:
+            own = self._heads(passage.depart(rows_ND) @ self.weight)
+            at_target, at_source = self._scores(own)
+            halo = self._heads(passage.arrive() @ self.weight)
+        at_source = torch.cat([at_source, (halo * self.attend_source).sum(-1)])
+        with passage.ledger.stage("marginal"):
+            scores = F.leaky_relu(at_source[edges.sources] + at_target[edges.targets], LEAKY_SLOPE)
+            out = weighted_sum(edge_softmax(scores, edges), torch.cat([own, halo]), edges)
+        return (out.mean(1) if self.mean_heads else out.flatten(1)) + self.bias
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
+
+    def _scores(self, own_NHF: Tensor) -> tuple[Tensor, Tensor]:
+        return (own_NHF * self.attend_target).sum(-1), (own_NHF * self.attend_source).sum(-1)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "elu": F.elu}

@@ -1,0 +1,50 @@
+"""Text for people: tables and numbers with their units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> str:
+    """Columns aligned: the first to the left, numbers to the right."""
+    everything = [*([header] if header else []), *rows]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(everything[0]))]
+    numeric = [i > 0 and all(not row[i] or row[i][0] in "0123456789-+.<~n" for row in rows) for i in range(len(widths))]
+    lines = [
+        "  ".join(cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, numeric, strict=True))
+        for row in everything
+    ]
+    if header:
+        lines.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """Name and value, a line each."""
+    width = max(len(name) for name, _ in pairs)
+    return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in pairs)
+
+
+def num_bytes(count: float) -> str:
+    """1234567 -> '1.23 MB' (powers of 1000)."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(count) >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def seconds(value: float) -> str:
+    """0.00123 -> '1.23 ms'."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.0f} us"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def ratio(before: float, after: float) -> str:
+    """How many times less ``after`` is than ``before``."""
+    return "-" if after == 0 else f"{before / after:.2f}x"

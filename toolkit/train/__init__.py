@@ -1,0 +1,1 @@
+"""Training: one rank's engine, metrics, the loop, what is recorded."""

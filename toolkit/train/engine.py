@@ -1,0 +1,135 @@
+"""One rank's graph in memory, ready for forward passes under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from toolkit.comm import codec as codecs
+from toolkit.comm.halo import Crossing, RangeTrace, Route, make_masks, make_route
+from toolkit.comm.ledger import Ledger
+from toolkit.comm.plan import LayerShape, LayerStep, Plan
+from toolkit.comm.transport import Transport
+from toolkit.graph.part import Part
+from toolkit.nn.attention import Edges
+from toolkit.nn.model import Network
+from toolkit.nn.passage import Held, Passage, Rows, aggregate_once
+from toolkit.nn.sparse import SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
+
+PassKind = Literal["train", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Adjacency:
+    """The local edges in the form that the model wants."""
+
+    local: SparseMatrix | None  # [n, n] coefficients (gcn, sage)
+    halo: SparseMatrix | None  # [n, h]
+    edges: Edges | None  # gat
+
+    @staticmethod
+    def of(part: Part, kind: str, dtype: torch.dtype) -> Adjacency:
+        if kind == "gat":
+            edges = Edges.of(*one_loop_each(part), part.num_inner + part.num_halo)
+            return Adjacency(local=None, halo=None, edges=edges)
+        matrix = gcn_coefficients(part) if kind == "gcn" else mean_coefficients(part)
+        return Adjacency(
+            local=SparseMatrix.of(matrix[:, : part.num_inner], dtype),
+            halo=SparseMatrix.of(matrix[:, part.num_inner :], dtype),
+            edges=None,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Engine:
+    """Builds the passages of a pass and runs a network through them."""
+
+    part: Part
+    kind: str
+    shapes: Sequence[LayerShape]
+    plan: Plan
+    transport: Transport
+    ledger: Ledger
+    codec: codecs.Codec
+    dtype: torch.dtype
+    trace: RangeTrace | None = None
+    adjacency: Adjacency = field(init=False)
+    features: Tensor = field(init=False)  # [n, D]
+    halo_features: Tensor | None = field(init=False, default=None)  # [h, D] where layer 0 is held
+    aggregated: Tensor | None = field(init=False, default=None)  # [n, D] layer 0 without dropout
+    routes: dict[tuple[PassKind, int], Route] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.adjacency = Adjacency.of(self.part, self.kind, self.dtype)
+        self.features = _dense(self.part.features).to(self.dtype)
+        self.routes = {
+            (kind, step.layer): make_route(self.part, step)
+            for kind, steps in (("train", self.plan.train), ("evaluate", self.plan.evaluate))
+            for step in steps
+        }
+        if self.plan.train[0].sends == "nothing":
+            self._hold_layer_0()
+
+    def _hold_layer_0(self) -> None:
+        """Layer 0's rows never change: exchange them once, and where no mask touches them, aggregate them once."""
+        part, wire_codec = self.part, codecs.exact(self.dtype)
+        row_bytes = wire_codec.row_bytes(part.num_features)
+        bytes_to = [int(count) * row_bytes for count in part.send_counts]
+        self.ledger.count("setup", 0, "forward", bytes_to)
+        payload = wire_codec.encode(self.features[torch.from_numpy(part.send_rows)])
+        pending = self.transport.start(payload, bytes_to, [int(count) * row_bytes for count in part.halo_counts])
+        halo_features = wire_codec.decode(pending.wait(), part.num_features, self.dtype)
+        if self.adjacency.local is not None and self.adjacency.halo is not None:
+            self.aggregated = aggregate_once(
+                self.adjacency.local, self.adjacency.halo, self.features, halo_features
+            )
+        if self.aggregated is None or self.plan.train[0].dropout > 0:
+            self.halo_features = halo_features
+
+    def forward(self, network: Network, kind: PassKind, seed: int, epoch: int) -> Tensor:
+        """Logits of the inner nodes: [n, classes]. ``seed`` and ``epoch`` key the dropout masks."""
+        steps = self.plan.train if kind == "train" else self.plan.evaluate
+        passages = [self._passage(step, kind, seed, epoch) for step in steps]
+        logits: Tensor = network(self.features, passages, self.adjacency.edges)
+        return logits
+
+    def _passage(self, step: LayerStep, kind: PassKind, seed: int, epoch: int) -> Passage:
+        route = self.routes[kind, step.layer]
+        with self.ledger.stage("masks"):
+            masks = make_masks(self.part, step, route, self.shapes[step.layer].inputs, seed, epoch)
+        aggregated = self.aggregated if step.sends == "nothing" and masks is None else None
+        rows: Rows
+        if step.sends == "nothing":
+            # where the aggregate is held, nobody asks for the halo rows
+            halo_rows = self.features[:0] if self.halo_features is None else self.halo_features
+            rows = Held(halo_rows, masks)
+        else:
+            rows = Crossing(
+                step=step,
+                route=route,
+                masks=masks if step.sends == "inputs" else None,
+                transport=self.transport,
+                codec=self.codec if kind == "train" else codecs.exact(self.dtype),
+                ledger=self.ledger,
+                phase=kind,
+                trace=self.trace if kind == "train" else None,
+            )
+        return Passage(
+            step=step,
+            rows=rows,
+            masks=masks,
+            local=self.adjacency.local,
+            halo=self.adjacency.halo,
+            ledger=self.ledger,
+            aggregated=aggregated,
+        )
+
+
+def _dense(features: np.ndarray | sp.csr_matrix) -> Tensor:  # type: ignore[type-arg]
+    return torch.from_numpy(features.toarray() if sp.issparse(features) else np.ascontiguousarray(features))

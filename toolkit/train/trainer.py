@@ -1,0 +1,149 @@
+"""One rank's training state, and one epoch of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from toolkit import config as configs
+from toolkit import methods
+from toolkit.comm import codec as codecs
+from toolkit.comm import plan as planning
+from toolkit.comm.ledger import Ledger
+from toolkit.comm.reduce import gradient_sum
+from toolkit.comm.transport import Nothing, Transport
+from toolkit.comm.world import MpiWorld, World
+from toolkit.errors import UserError
+from toolkit.graph.part import Part
+from toolkit.nn.model import Network
+from toolkit.train import metrics
+from toolkit.train.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochResult:
+    """Training loss and accuracy under dropout, over all ranks."""
+
+    loss: float
+    accuracy: float
+
+
+class Trainer:
+    """A model, its optimiser and this rank's part. Every rank makes one and calls it in step."""
+
+    def __init__(
+        self, part: Part, config: configs.Config, world: World, transport: Transport, seed: int | None = None
+    ) -> None:
+        methods.lookup(config.method)
+        self.part, self.config, self.world = part, config, world
+        self.seed = config.run.seed if seed is None else seed
+        dtype = getattr(torch, config.train.dtype)
+        shapes = planning.layer_shapes(config.model, part.num_features, part.num_classes)
+        self.ledger = Ledger(ranks=world.size)
+        self.engine = Engine(
+            part=part,
+            kind=config.model.kind,
+            shapes=shapes,
+            plan=planning.make_plan(shapes, planning.parse_steps(config.method.plan)),
+            transport=transport,
+            ledger=self.ledger,
+            codec=codecs.make(config.method.codec, dtype),
+            dtype=dtype,
+        )
+        self.network = Network(config.model, part.num_features, part.num_classes, self.seed).to(dtype)
+        self.parameters = list(self.network.parameters())
+        self.optimizer = make_optimizer(self.network, config.train)
+        self.gradient_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
+        self.sum_gradients = gradient_sum(world, config.train.reduction, self.gradient_bytes)
+        self._train_labels = torch.from_numpy(part.labels[part.train_mask])
+        self._train_mask = torch.from_numpy(part.train_mask)
+
+    def gradients(self, epoch: int) -> EpochResult:
+        """Forward and backward: leaves the whole graph's gradients in every parameter's ``grad``.
+
+        The loss is the sum over this rank's training nodes over the *global* number of training
+        nodes: sums of local means would depend on the partition.
+        """
+        ledger = self.ledger
+        self.network.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        logits = self.engine.forward(self.network, "train", self.seed, epoch)[self._train_mask]
+        loss = F.cross_entropy(logits, self._train_labels, reduction="sum") / self.part.num_train
+        loss.backward()
+        totals = np.array([loss.item(), float((logits.argmax(1) == self._train_labels).sum())])
+        with ledger.stage("weight_gradients"):
+            self.sum_gradients([p.grad for p in self.parameters if p.grad is not None])
+            self.world.sum_in_place(totals)
+        ledger.weight_gradient_bytes += self.gradient_bytes if self.world.size > 1 else 0
+        return EpochResult(loss=float(totals[0]), accuracy=float(totals[1] / self.part.num_train))
+
+    def step(self, epoch: int) -> EpochResult:
+        """One epoch: gradients and an update."""
+        result = self.gradients(epoch)
+        with self.ledger.stage("optimizer"):
+            self.optimizer.step()
+        return result
+
+    def evaluate(self) -> dict[str, metrics.Scores]:
+        """Scores of every split, exact communication, no dropout."""
+        self.network.eval()
+        with torch.no_grad():
+            logits = self.engine.forward(self.network, "evaluate", self.seed, 0)
+        return metrics.evaluate(logits, self.part, self.world)
+
+    def replicas_agree(self) -> bool:
+        """Whether every rank holds the same weights, bit for bit."""
+        checksum = zlib.crc32(b"".join(p.detach().numpy().tobytes() for p in self.parameters))
+        checksums = self.world.broadcast(self.world.gather(checksum))
+        return checksums is not None and len(set(checksums)) == 1
+
+
+def make_optimizer(network: Network, train: configs.Train) -> torch.optim.Optimizer:
+    """Adam, AdamW or SGD, weight decay on all layers or on the first alone."""
+    first: list[Tensor] = list(network.layers[0].parameters())
+    ids = {id(p) for p in first}
+    rest = [p for p in network.parameters() if id(p) not in ids]
+    rest_decay = train.weight_decay if train.decay_layers == "all" else 0.0
+    groups = [{"params": first, "weight_decay": train.weight_decay}, {"params": rest, "weight_decay": rest_decay}]
+    if not rest:
+        groups.pop()
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=train.lr, momentum=train.momentum)
+    return (torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW)(groups, lr=train.lr)
+
+
+def make_transport(world: World, method: configs.Method) -> Transport:
+    """The transport of a configuration; one process alone needs none."""
+    if not isinstance(world, MpiWorld):
+        if world.size > 1:
+            raise UserError("this world brings its own transport")
+        return Nothing()
+    if world.size == 1:
+        return Nothing()
+    if method.transport == "horovod":
+        from toolkit.comm.horovod import HorovodAlltoall
+
+        return HorovodAlltoall(world.comm)
+    from toolkit.comm.ring import Ring
+
+    return Ring(world.comm, method.ring)
+
+
+def set_threads(world: World, threads: int) -> int:
+    """Threads of this rank: as asked, else the host's cores over the ranks on it."""
+    import os
+
+    if threads == 0:
+        threads = max(1, len(os.sched_getaffinity(0)) // world.ranks_on_host())
+    torch.set_num_threads(threads)
+    return threads
+
+
+def parameter_copies(parameters: Sequence[Tensor]) -> list[Tensor]:
+    return [p.detach().clone() for p in parameters]
