@@ -12,7 +12,6 @@ Nothing heavy is imported here: the launching process needs neither torch nor MP
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import json
 import os
@@ -24,7 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -40,6 +39,8 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 _LAST_WORDS_S = 1.0  # how long a failing rank waits for the others to say the same
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL
+# Not SIGILL: 132 is also what mpirun ends with when it can't start a rank.
+_DEADLY = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _GET_OPEN_MPI = "run `make setup`, or as an administrator `apt-get install openmpi-bin libopenmpi-dev`"
 
 
@@ -111,7 +112,7 @@ def launch(
 def environment(ranks: int) -> dict[str, str]:
     """The environment for ``ranks`` ranks on this host; what the user has set is kept."""
     env = dict(os.environ)
-    env["PATH"] = _search_path()
+    env["PATH"] = search_path()
     root = Path(__file__).resolve().parent.parent
     if root.name not in ("site-packages", "dist-packages"):  # the ranks import the toolkit that we are
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
@@ -233,10 +234,10 @@ def _is_open_mpi(mpirun: str) -> bool:
 
 
 def _find(program: str) -> str | None:
-    return shutil.which(program, path=_search_path())
+    return shutil.which(program, path=search_path())
 
 
-def _search_path() -> str:
+def search_path() -> str:
     """PATH with the interpreter's own folder in front: the virtual environment need not be activated."""
     return os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
 
@@ -255,37 +256,41 @@ class _Job:
     received: int = 0
     timed_out: bool = False
     kill_at: float = field(default=float("inf"))
-    process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         """Start, wait; the exit code of the launcher, negative for a signal."""
         with self._signals():
             # A session of its own: Ctrl-C reaches the launcher through us, once and as SIGTERM
             # (horovodrun answers SIGINT with a traceback).
-            self.process = subprocess.Popen(
-                self.command,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=_die_with_parent(),
-            )
             try:
-                code = self._wait(self.process)
+                process = subprocess.Popen(
+                    self.command, env=self.env, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            except OSError as error:
+                raise UserError(f"can't start {self.command[0]}: {error.strerror}; see `bitring doctor`") from None
+            guard = _guard(process.pid)
+            try:
+                return self._wait(process)
             finally:
-                self.kill()
-        return code
+                guard.kill()
+                guard.communicate()
+                self._clear(process)
 
-    def kill(self) -> None:
-        """Kill what is left of the job; after an orderly end that is nothing."""
-        assert self.process is not None
-        if self.process.poll() is None:
+    def _clear(self, process: subprocess.Popen[bytes]) -> None:
+        """Leave no process of the job behind; after an orderly end there is none."""
+        if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        if self.process.returncode != 0 or self.received:
-            for pid in _processes_with(f"{EXIT_FILE}={self.env[EXIT_FILE]}"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode == 0:
+            return
+        # horovodrun's shell is gone before the mpirun under it has cleaned up
+        setting, until = f"{EXIT_FILE}={self.env[EXIT_FILE]}", min(self.kill_at, time.monotonic() + _GRACE_S)
+        while (left := _processes_with(setting)) and time.monotonic() < until:
+            time.sleep(0.05)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         deadline = float("inf") if self.timeout_s is None else time.monotonic() + self.timeout_s
@@ -297,7 +302,7 @@ class _Job:
             except subprocess.TimeoutExpired:
                 now = time.monotonic()
             if now > self.kill_at:
-                self.kill()
+                return -signal.SIGKILL  # _clear does it
             elif now > deadline and not self.timed_out:
                 self.timed_out = True
                 self._terminate(process)
@@ -326,12 +331,16 @@ class _Job:
                 signal.signal(number, handler)
 
 
-def _die_with_parent() -> Callable[[], object] | None:
-    """For a child to run before exec: it gets SIGTERM when its parent dies, even by SIGKILL (Linux)."""
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
-        return None
-    prctl, set_death_signal = ctypes.CDLL(None).prctl, 1
-    return lambda: prctl(set_death_signal, int(signal.SIGTERM))
+def _guard(group: int) -> subprocess.Popen[bytes]:
+    """A process that ends the job if we die without doing so: our SIGKILL closes its stdin."""
+    script = 'read -r line; kill -s TERM -- "-$0"'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _processes_with(setting: str) -> list[int]:
@@ -382,7 +391,7 @@ def _exit_code(launcher_code: int, job: _Job, records: list[dict[str, object]], 
     recorded = max((int(str(r["code"])) for r in records), default=0)
     if recorded or not code:
         return recorded
-    if code > 128:
+    if code - 128 in _DEADLY:
         print(f"bitring: a rank was killed by {_signal_name(code - 128)}", file=sys.stderr)
     else:
         print(
@@ -404,7 +413,5 @@ def _print_messages(records: list[dict[str, object]], ranks: int) -> None:
 
 
 def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        name = signal.Signals(number).name
-        return f"{name}; the host may be out of memory" if number == signal.SIGKILL else name
-    return f"signal {number}"
+    name = signal.Signals(number).name
+    return f"{name}; the host may be out of memory" if number == signal.SIGKILL else name

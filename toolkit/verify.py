@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,10 @@ from toolkit.train.trainer import Trainer, parameter_copies
 class Verification:
     """Largest relative differences between N ranks and one process; 0 means equal bits.
 
-    A tensor's difference is max |a - b| / max |b|, b the one process's.
+    A tensor's difference is the norm ||a - b|| / ||b||, b the one process's. Norms, not entries: Adam
+    divides by the gradient's size, so the entry whose gradient is all rounding moves by a whole
+    learning rate. A tensor that is zero but for rounding (a gradient that cancels out) is measured
+    against 1e-4 of the largest norm of any. ``weight_entry`` is the largest |a - b| of all.
     """
 
     steps: int
@@ -29,6 +33,7 @@ class Verification:
     worst_gradient: str
     weights: float
     worst_weight: str
+    weight_entry: float
 
     @property
     def largest(self) -> float:
@@ -77,16 +82,22 @@ def compare(ours: Trajectory, reference: Trajectory, config: Config, part: Part,
         worst_gradient=worst_gradient,
         weights=weight,
         worst_weight=worst_weight,
+        weight_entry=max((a - b).abs().max().item() for a, b in zip(ours.weights, reference.weights, strict=True)),
     )
 
 
+FLOOR = 1e-4
+
+
 def _worst(ours: list[Tensor], reference: list[Tensor], names: list[str]) -> tuple[float, str]:
-    differences = [relative_difference(a, b) for a, b in zip(ours, reference, strict=True)]
+    floor = FLOOR * max(b.norm().item() for b in reference)
+    differences = [relative_difference(a, b, floor) for a, b in zip(ours, reference, strict=True)]
     index = max(range(len(names)), key=lambda i: differences[i])
     return differences[index], names[index]
 
 
-def relative_difference(a: Tensor, b: Tensor) -> float:
-    """max |a - b| / max |b|; inf where either is not finite."""
-    difference = (a - b).abs().max().item() / max(b.abs().max().item(), torch.finfo(b.dtype).tiny)
-    return difference if difference == difference else float("inf")
+def relative_difference(a: Tensor, b: Tensor, floor: float = 0.0) -> float:
+    """||a - b|| / max(||b||, floor); inf where either is not finite."""
+    scale = max(b.norm().item(), floor, torch.finfo(b.dtype).tiny)
+    difference = (a - b).norm().item() / scale
+    return difference if math.isfinite(difference) else math.inf

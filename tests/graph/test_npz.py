@@ -103,11 +103,15 @@ def test_features_and_labels_may_be_left_out(tmp_path: Path) -> None:
         ({"edge_index": np.zeros((2, 3))}, "edge_index", "float64"),
         ({"edge_index": np.zeros(3, int)}, "edge_index", "matrix of integers"),
         ({"edge_index": np.array([[2**63], [0]], np.uint64)}, "edge_index", "9223372036854775808"),
-        ({"indptr": np.array([0])}, "indices", "is missing"),
+        ({"edge_index": None, "indptr": np.array([0])}, "indices", "is missing"),
         ({"edge_index": None, "indices": np.array([0])}, "indptr", "is missing"),
         ({"indptr": np.array([0, 0, 0, 0]), "indices": np.array([], int)}, "edge_index", "keep one"),
         ({"edge_index": None, "indptr": np.array([0, 2, 1, 1]), "indices": np.array([0])}, "indptr", "falls from 2"),
-        ({"edge_index": None, "indptr": np.array([0, 1]), "indices": np.array([0])}, "features", "3 nodes, but 'indptr' is for 1"),
+        (
+            {"edge_index": None, "indptr": np.array([0, 1]), "indices": np.array([0])},
+            "features",
+            "3 nodes, but 'indptr' is for 1",
+        ),
         ({"features": np.array(["a", "b", "c"])}, "features", "matrix of numbers"),
         ({"features": np.zeros(3)}, "features", "[3]"),
         ({"features_data": np.zeros(3)}, "features", "keep one"),
@@ -233,10 +237,22 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["small.npz"]
 
 
+def test_whoever_reads_the_old_file_reads_on(tmp_path: Path) -> None:
+    path = tmp_path / "small.npz"
+    path.write_bytes(b"old")
+    with open(path, "rb") as reader:
+        write_npz(path, prepare(small(), Data(split="ratio")))
+        assert reader.read() == b"old"
+    assert read_npz(path).num_nodes == 6
+
+
 def test_where_a_file_can_not_be_written(tmp_path: Path) -> None:
     graph = prepare(small(), Data(split="ratio"))
     with refused("can't write", "No such file"):
         write_npz(tmp_path / "absent" / "small.npz", graph)
+    (tmp_path / "plain").touch()
+    with refused("can't write", "Not a directory"):
+        write_npz(tmp_path / "plain" / "small.npz", graph)
     with refused("small.txt", "ends in .npz"):
         write_npz(tmp_path / "small.txt", graph)
 
@@ -339,7 +355,7 @@ def test_a_member_that_unpacks_to_more_than_declared_is_refused(tmp_path: Path) 
         for key, value in own().items():
             stream.writestr(f"{key}.npy", npy(value) + (b"\0" * 10**6 if key == "labels" else b""))
         stream.filelist[-1].file_size -= 10**6
-    with refused("'labels'", "damaged"):
+    with refused("'labels'", "Bad CRC"):
         read_npz(path)
 
 

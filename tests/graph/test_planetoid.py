@@ -148,6 +148,7 @@ def test_a_missing_file_is_named(parts: dict[str, Any], write: Any, part: str) -
         read_planetoid(folder, "made")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # plain pickle finds scipy's old module names
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed"])
 def test_the_real_sets_equal_the_dense_oracle(data_root: Path, name: str) -> None:
     folder = data_root / name

@@ -12,7 +12,8 @@ from mpi4py import MPI
 from toolkit import launch
 
 how, rank = sys.argv[1], MPI.COMM_WORLD.Get_rank()
-print(f"rank {rank} of {MPI.COMM_WORLD.Get_size()} with {sys.argv[2:]}", flush=True)
+sys.stdout.write(f"rank {rank} of {MPI.COMM_WORLD.Get_size()} with {sys.argv[2:]}\n")  # print would write twice
+sys.stdout.flush()
 if how == "all":
     launch.leave(int(sys.argv[2]), sys.argv[3])
 if how == "lone" and rank == 1:

@@ -45,7 +45,7 @@ def verify(world: World, config: configs.Config, steps: int, tolerance: float | 
                 [
                     ("loss", f"{result.loss:.2e} relative difference at step 1"),
                     ("gradients", f"{result.gradients:.2e} at step 1, largest in {result.worst_gradient}"),
-                    ("weights", f"{result.weights:.2e} after {steps} steps, largest in {result.worst_weight}"),
+                    ("weights", f"{result.weights:.2e} after {steps} steps, largest in {result.worst_weight}; no entry by more than {result.weight_entry:.1e}"),
                     ("verdict", f"{'equal' if passed else 'DIFFERENT'}: {result.largest:.2e} against a tolerance of {limit:.0e}"),
                 ]
             )

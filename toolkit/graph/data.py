@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-Features = NDArray[np.float32] | sp.csr_matrix
+Features: TypeAlias = NDArray[np.float32] | sp.csr_matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

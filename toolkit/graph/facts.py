@@ -34,7 +34,8 @@ class Facts:
 def measure(graph: Graph) -> Facts:
     """The facts of ``graph``."""
     n = graph.num_nodes
-    directed = sp.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr), shape=(n, n))
+    # Booleans: scipy adds repeated entries up, and a sum that wraps round to zero would lose an edge.
+    directed = sp.csr_matrix((np.ones(graph.num_edges, np.bool_), graph.indices, graph.indptr), shape=(n, n))
     upper = sp.triu(directed, k=1) + sp.tril(directed, k=-1).T
     rows, columns = upper.nonzero()
     degrees = np.bincount(rows, minlength=n) + np.bincount(columns, minlength=n)

@@ -92,9 +92,7 @@ def _standard(features: Any) -> NDArray[np.float32]:
     for block in blocks:
         variance += ((features[block] - mean) ** 2).sum(axis=0)
     deviation = np.sqrt(variance / max(len(features), 1))
-    # A column of one value has a deviation of rounding errors only; it becomes zero, not noise.
-    constant = features.min(axis=0) == features.max(axis=0)
-    mean[constant], deviation[constant] = features[0, constant], 1
+    deviation[deviation == 0] = 1  # a column of one value: float64 sums of float32 are exact, it becomes zero
     made = np.empty(features.shape, np.float32)
     for block in blocks:
         made[block] = (features[block] - mean) / deviation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def write_npz(path: Path, graph: Graph) -> None:
     except OSError as error:
         raise UserError(f"can't write {path}: {error.strerror}; name a folder that exists and has room") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # gone after the rename, or never made
+            temporary.unlink()
 
 
 def _gnn_benchmark(archive: Archive) -> Raw:

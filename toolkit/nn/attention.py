@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toolkit.nn.sparse import csr_tensor
+
 EDGES_PER_CHUNK = 1 << 16  # bounds the [edges, F] temporaries of backward
 
 
@@ -80,6 +82,6 @@ def _per_head(indptr: Tensor, indices: Tensor, weights: Tensor, rows: Tensor, n:
     if len(indices):
         for head in range(rows.shape[1]):
             values = weights[:, head].contiguous()
-            matrix = torch.sparse_csr_tensor(indptr, indices, values, size=(n, rows.shape[0]))
+            matrix = csr_tensor(indptr, indices, values, (n, rows.shape[0]))
             out[:, head] = matrix @ rows[:, head].contiguous()
     return out

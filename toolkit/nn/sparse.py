@@ -15,9 +15,6 @@ from torch import Tensor
 from toolkit.comm.ledger import Ledger
 from toolkit.graph.part import Part
 
-warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseMatrix:
     """A constant [n, m] matrix and its transpose, both CSR: backward needs the second."""
@@ -35,12 +32,19 @@ class SparseMatrix:
 
 
 def _torch_csr(matrix: sp.csr_matrix, dtype: torch.dtype) -> Tensor:
-    return torch.sparse_csr_tensor(
+    return csr_tensor(
         torch.from_numpy(matrix.indptr.astype(np.int64)),
         torch.from_numpy(matrix.indices.astype(np.int64)),
         torch.from_numpy(matrix.data).to(dtype),
-        size=matrix.shape,
+        matrix.shape,
     )
+
+
+def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """A torch CSR matrix; its beta-state and unchecked-invariants warnings say nothing to our users."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse")
+        return torch.sparse_csr_tensor(indptr, indices, values, size=size, check_invariants=False)
 
 
 def _product(matrix: Tensor, rows: Tensor) -> Tensor:

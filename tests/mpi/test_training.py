@@ -1,0 +1,177 @@
+"""Whole runs over the ranks of this job."""
+
+import argparse
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from simulator import workload as workloads
+from toolkit import config as configs
+from toolkit.commands.train import train
+from toolkit.comm.transport import Nothing
+from toolkit.comm.world import Solo
+from toolkit.comm.plan import layer_shapes, make_plan, parse_steps
+from toolkit.errors import UserError
+from toolkit.graph import cache, registry
+from toolkit.graph.part import whole
+from toolkit.traffic import flows, total_bytes
+from toolkit.train.loop import train_seed
+from toolkit.train.trainer import Trainer, make_transport
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+
+
+def configuration(folder, **sections):
+    base = {
+        "data": {"name": "digits"},
+        "partition": {"cache": str(folder / "cache"), "tries": 2},
+        "model": {"layers": 3, "hidden": 32, "norm": "layer"},
+        "train": {"epochs": 12, "threads": 1},
+    }
+    for section, values in sections.items():
+        base[section] = base.get(section, {}) | values
+    return configs.from_tables(base)
+
+
+def partition_of(world, config):
+    if world.rank == 0:
+        cache.ensure(config, world.size)
+    world.comm.Barrier()
+    return cache.ensure(config, world.size)
+
+
+@pytest.mark.parametrize("plan", ["exact", "paper", "kept", "once+narrow"])
+@pytest.mark.parametrize("codec", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, kind):
+    config = configuration(shared_tmp, method={"plan": plan, "codec": codec}, model={"kind": kind, "input_dropout": 0.2})
+    partition = partition_of(world, config)
+    part = partition.load(world.rank)
+    transport = make_transport(world, config.method)
+    trainer = Trainer(part, config, world, transport)
+    for epoch in range(3):
+        trainer.step(epoch)
+    trainer.evaluate()
+    transport.close()
+    made = make_plan(layer_shapes(config.model, part.num_features, part.num_classes), parse_steps(plan))
+    entry_bytes = cache.entry_bytes(config)
+    for kind_of_pass, steps, width, times in (("train", made.train, entry_bytes, 3), ("evaluate", made.evaluate, 4, 1)):
+        for flow in flows(steps, partition.channels, lambda entries, w=width: entries * w):
+            counted = trainer.ledger.sent.get((kind_of_pass, flow.step.layer, flow.direction))
+            predicted = times * flow.num_bytes[world.rank]
+            assert (counted is None and not predicted.any()) or counted.tolist() == predicted.tolist()
+    held = made.train[0].sends == "nothing"
+    setup = trainer.ledger.phase_bytes("setup")
+    assert setup == (partition.channels[world.rank].sum() * part.num_features * 4 if held else 0)
+    assert trainer.ledger.weight_gradient_bytes == (3 * trainer.gradient_bytes if world.size > 1 else 0)
+
+
+def test_the_same_run_twice_gives_the_same_bits(world, shared_tmp):
+    config = configuration(shared_tmp)
+    part = partition_of(world, config).load(world.rank)
+    weights = []
+    for _ in range(2):
+        transport = make_transport(world, config.method)
+        result, trainer = train_seed(part, config, world, transport, 0, None)
+        transport.close()
+        assert result.replicas_agree
+        weights.append([p.detach().numpy().tobytes() for p in trainer.parameters])
+    assert weights[0] == weights[1]
+
+
+def test_ring_semantics_give_the_same_bits(world, shared_tmp):
+    weights = set()
+    for ring in ("posted", "rendezvous", "barrier"):
+        config = configuration(shared_tmp, method={"ring": ring}, train={"epochs": 4})
+        part = partition_of(world, config).load(world.rank)
+        transport = make_transport(world, config.method)
+        _, trainer = train_seed(part, config, world, transport, 0, None)
+        transport.close()
+        weights.add(b"".join(p.detach().numpy().tobytes() for p in trainer.parameters))
+    assert len(weights) == 1
+
+
+def arguments(folder, seeds=1):
+    return argparse.Namespace(run_dir=str(folder / "run"), seeds=seeds)
+
+
+def test_a_run_folder(world, shared_tmp, capsys):
+    config = configuration(shared_tmp)
+    train(world, config, arguments(shared_tmp, seeds=2))
+    printed = capsys.readouterr().out
+    world.comm.Barrier()
+    folder = shared_tmp / "run"
+    assert configs.load(folder / "config.toml") == config
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["epoch"] * 12 + ["seed"] + ["epoch"] * 12 + ["seed", "summary"]
+    assert {line["schema_version"] for line in lines} == {1}
+    epochs = [line for line in lines if line["kind"] == "epoch" and line["seed"] == 1]
+    best = max(epochs, key=lambda line: (line["val"]["accuracy"], -line["val"]["loss"], -line["epoch"]))
+    seeds = [line for line in lines if line["kind"] == "seed"]
+    assert seeds[1]["best"]["epoch"] == best["epoch"], "test is read at best validation"
+    tests = [seed["best"]["scores"]["test"]["accuracy"] for seed in seeds]
+    assert lines[-1]["test_accuracy_mean"] == pytest.approx(np.mean(tests))
+    assert lines[-1]["test_accuracy_deviation"] == pytest.approx(np.std(tests, ddof=1))
+    assert json.loads((folder / "run.json").read_text())["ranks"] == world.size
+    if world.rank == 0:
+        assert "test accuracy" in printed and str(folder) in printed
+    else:
+        assert printed == ""
+    workload = workloads.load(folder / "workload.npz")
+    assert workload.ranks == world.size
+    assert workload.epoch_bytes() == seeds[-1]["train_bytes"], "the recorded workload moves what the run moved"
+    partition = cache.ensure(config, world.size)
+    plan = make_plan(layer_shapes(config.model, 64, 10), parse_steps("exact"))
+    predicted = total_bytes(flows(plan.train, partition.channels, lambda entries: 4 * entries))
+    assert sum(e.channel_bytes() for e in workload.exchanges).tolist() == predicted.tolist()
+    for exchange in workload.exchanges:
+        assert (exchange.alpha_squared > 0).all()
+        assert (exchange.range_squared >= 0).all()
+
+
+def test_a_second_run_in_the_folder_is_refused_on_every_rank(world, shared_tmp):
+    config = configuration(shared_tmp, train={"epochs": 1})
+    train(world, config, arguments(shared_tmp))
+    with pytest.raises(UserError, match="holds a run already"):
+        train(world, config, arguments(shared_tmp))
+
+
+def test_a_damaged_part_is_refused(world, shared_tmp):
+    config = configuration(shared_tmp)
+    partition = partition_of(world, config)
+    world.comm.Barrier()
+    if world.rank == 0:
+        for path in partition.folder.glob("rank*.npz"):
+            raw = bytearray(path.read_bytes())
+            raw[len(raw) // 2] ^= 1
+            path.write_bytes(raw)
+    world.comm.Barrier()
+    with pytest.raises(UserError, match="damaged"):
+        partition.load(world.rank)
+
+
+def test_early_stopping_stops_every_rank_at_the_same_epoch(world, shared_tmp):
+    config = configuration(shared_tmp, train={"epochs": 200, "patience": 5})
+    part = partition_of(world, config).load(world.rank)
+    transport = make_transport(world, config.method)
+    result, _ = train_seed(part, config, world, transport, 0, None)
+    transport.close()
+    assert result.epochs < 200
+    assert result.epochs == result.best.epoch + 1 + 5
+    assert len(set(world.comm.allgather(result.epochs))) == 1
+
+
+def test_any_number_of_ranks_draws_the_same_dropout(world, shared_tmp):
+    """Losses under dropout equal those of one process: the masks are the same node by node."""
+    config = configuration(shared_tmp, model={"dropout": 0.5, "input_dropout": 0.5}, train={"dtype": "float64"})
+    part = partition_of(world, config).load(world.rank)
+    transport = make_transport(world, config.method)
+    ours = Trainer(part, config, world, transport)
+    alone = Trainer(whole(registry.load(config)), config, Solo(), Nothing())
+    losses = [ours.step(epoch).loss for epoch in range(3)]
+    transport.close()
+    assert losses == pytest.approx([alone.step(epoch).loss for epoch in range(3)], rel=1e-12)
+    other = dataclasses.replace(config, run=dataclasses.replace(config.run, seed=1))
+    assert Trainer(whole(registry.load(other)), other, Solo(), Nothing()).step(0).loss != pytest.approx(losses[0])
