@@ -114,9 +114,9 @@ def ring_of_cliques():
 def test_same_seed_same_parts_other_seed_other_parts():
     graph = random_graph(300)
     pattern = undirected_pattern(graph)
-    first, again, other = (metis_parts(graph, pattern, 4, settings_of(), seed) for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
+    tries = [metis_parts(graph, pattern, 4, settings_of(), seed).tobytes() for seed in (0, 1, 2, 3)]
+    assert len(set(tries)) == 4  # METIS takes 0 and 1 for the same seed
+    assert metis_parts(graph, pattern, 4, settings_of(), 1).tobytes() == tries[1]
 
 
 def test_directed_graphs_go_to_metis_in_both_directions():

@@ -27,18 +27,20 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
 
 def num_bytes(count: float) -> str:
     """1234567 -> '1.23 MB' (powers of 1000)."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(count) >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
+    return _scaled(count, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)))
 
 
 def seconds(value: float) -> str:
     """0.00123 -> '1.23 ms'."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.0f} us"
+    return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)))
+
+
+def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """Three digits in the largest unit that gives at least 1."""
+    unit, size = next(((unit, size) for unit, size in units if abs(value) >= size), units[-1])
+    amount = value / size
+    decimals = 0 if size == 1.0 and unit == "B" or abs(amount) >= 99.95 else 1 if abs(amount) >= 9.995 else 2
+    return f"{amount:.{decimals}f} {unit}"
 
 
 def percent(share: float) -> str:

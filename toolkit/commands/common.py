@@ -30,6 +30,7 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
 
     The partition is made before ranks are started: a refusal then costs a second, not a job.
     """
+    check_ranks(args.ranks)
     launch.refuse_gloo()
     size = launch.job_size()
     if size is None and (args.ranks or 1) > 1:
@@ -45,6 +46,11 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
     world = MpiWorld()
     start_logging(world.rank, world.size)
     return body(world)
+
+
+def check_ranks(ranks: int | None) -> None:
+    if ranks is not None and ranks < 1:
+        raise UserError(f"-np is {ranks}; give a number of ranks >= 1")
 
 
 def start_logging(rank: int, size: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit import config as configs
 from toolkit import report
-from toolkit.commands.common import log, read_config, start_logging
+from toolkit.commands.common import check_ranks, log, read_config, start_logging
 from toolkit.comm import plan as planning
 from toolkit.graph import cache
 from toolkit.traffic import Flow, busiest_bytes, flows, savings, total_bytes
@@ -108,6 +108,7 @@ def run_partition(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> tuple[configs.Config, cache.CachedPartition]:
+    check_ranks(args.ranks)
     start_logging(rank=0, size=1)
     if args.json:
         log.setLevel(logging.WARNING)

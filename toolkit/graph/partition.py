@@ -119,7 +119,8 @@ def metis_parts(
         ranks,
         pymetis.CSRAdjacency(adjacency.indptr.astype(np.int64), adjacency.indices.astype(np.int64)),
         vweights=None if weights is None else weights.tolist(),
-        options=pymetis.Options(seed=seed, objtype=1 if settings.objective == "volume" else 0),
+        # + 1: to METIS's generator 0 and 1 are the same seed
+        options=pymetis.Options(seed=seed + 1, objtype=1 if settings.objective == "volume" else 0),
         recursive=False,
     )
     return fill_empty_parts(np.asarray(result.vertex_part, dtype=np.int64), ranks)
