@@ -79,11 +79,7 @@ def save(workload: Workload, path: Path) -> None:
         arrays |= {f"{index}.{name}": getattr(exchange, name) for name in _EXCHANGE_ARRAYS}
     header = {
         "version": WORKLOAD_VERSION,
-        **{
-            key: value
-            for key, value in asdict(workload).items()
-            if key not in (*_RANK_ARRAYS, "exchanges")
-        },
+        **{key: value for key, value in asdict(workload).items() if key not in (*_RANK_ARRAYS, "exchanges")},
         "exchanges": [
             {"layer": e.layer, "direction": e.direction, "row_entries": e.row_entries, "bits": e.bits}
             for e in workload.exchanges
@@ -91,7 +87,7 @@ def save(workload: Workload, path: Path) -> None:
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
     temporary.replace(path)
 
 
@@ -112,9 +108,7 @@ def load(path: Path) -> Workload:
         )
         header.pop("version")
         notes = tuple(header.pop("notes"))
-        workload = Workload(
-            exchanges=exchanges, notes=notes, **header, **{name: arrays[name] for name in _RANK_ARRAYS}
-        )
+        workload = Workload(exchanges=exchanges, notes=notes, **header, **{name: arrays[name] for name in _RANK_ARRAYS})
     except (KeyError, TypeError) as error:
         raise WorkloadError(f"{path} is no whole workload: {error}") from None
     _check(workload, path)
@@ -133,4 +127,6 @@ def _check(workload: Workload, path: Path) -> None:
         messages = int(exchange.rows.sum())
         for name in ("range_squared", "alpha_squared"):
             if getattr(exchange, name).shape != (messages,):
-                raise WorkloadError(f"{where}: {name} has {len(getattr(exchange, name))} entries for {messages} messages")
+                raise WorkloadError(
+                    f"{where}: {name} has {len(getattr(exchange, name))} entries for {messages} messages"
+                )

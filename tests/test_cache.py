@@ -76,7 +76,9 @@ def test_damage_is_refused_with_the_remedy(tmp_path):
 
 
 def test_nothing_half_written_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache.parts_io, "save", lambda part, path: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        cache.parts_io, "save", lambda part, path: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(UserError, match="No space left on device; free space"):
         cache.ensure(configuration(tmp_path), 2)
     assert list(tmp_path.iterdir()) == []

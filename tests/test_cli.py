@@ -21,12 +21,18 @@ BIN = Path(sys.executable).parent
 DIGITS = str(ROOT / "examples" / "digits.toml")
 
 
-def run(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return call(sys.executable, "-m", "toolkit.cli", *arguments, env=env, cwd=cwd)
 
 
 def call(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    root = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
     environment = os.environ | root | {"PATH": f"{BIN}:{os.environ['PATH']}"} | (env or {})
     return subprocess.run(
         command, capture_output=True, text=True, timeout=110, check=False, env=environment, cwd=cwd or ROOT
@@ -123,7 +129,8 @@ def test_training_without_horovod(cache, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.machinery as m\n"
         "find = m.PathFinder.find_spec\n"
-        "m.PathFinder.find_spec = classmethod(lambda c, name, *a: None if name.split('.')[0] == 'horovod' else find(name, *a))\n"
+        "hidden = lambda c, name, *a: None if name.split('.')[0] == 'horovod' else find(name, *a)\n"
+        "m.PathFinder.find_spec = classmethod(hidden)\n"
     )
     env = {"PYTHONPATH": str(tmp_path)}
     result = run("train", DIGITS, "-np", "2", "--run-dir", str(tmp_path / "run"), *cache, env=env)
@@ -134,7 +141,18 @@ def test_training_without_horovod(cache, tmp_path):
     doctor = run("doctor", env=env)
     assert doctor.returncode == 0
     assert re.search(r"horovod.*missing", doctor.stdout, re.IGNORECASE)
-    asked = run("train", DIGITS, "-np", "2", "--set", "method.transport=horovod", "--set", f"run.out={tmp_path / 'r'}", *cache, env=env)
+    asked = run(
+        "train",
+        DIGITS,
+        "-np",
+        "2",
+        "--set",
+        "method.transport=horovod",
+        "--set",
+        f"run.out={tmp_path / 'r'}",
+        *cache,
+        env=env,
+    )
     assert asked.returncode == 2
     assert "Horovod was asked for" in asked.stderr
 
@@ -209,7 +227,9 @@ def test_examples_print_their_golden_output(name, tmp_path):
 
 
 def test_the_example_with_a_graph_of_ones_own(tmp_path):
-    result = call(sys.executable, "examples/own_graph.py", str(tmp_path / "karate.npz"), env={"BITRING_CACHE": str(tmp_path)})
+    result = call(
+        sys.executable, "examples/own_graph.py", str(tmp_path / "karate.npz"), env={"BITRING_CACHE": str(tmp_path)}
+    )
     assert result.returncode == 0, result.stderr
     accuracy = re.search(r"test accuracy +([\d.]+) %", result.stdout)
     assert accuracy is not None and float(accuracy[1]) > 75

@@ -13,8 +13,24 @@ def sample():
     return Workload(
         ranks=2,
         exchanges=(
-            Exchange(layer=1, direction="forward", row_entries=5, bits=32, rows=rows, range_squared=np.arange(5.0), alpha_squared=np.ones(5)),
-            Exchange(layer=1, direction="backward", row_entries=5, bits=2, rows=rows.T, range_squared=np.ones(5), alpha_squared=np.ones(5)),
+            Exchange(
+                layer=1,
+                direction="forward",
+                row_entries=5,
+                bits=32,
+                rows=rows,
+                range_squared=np.arange(5.0),
+                alpha_squared=np.ones(5),
+            ),
+            Exchange(
+                layer=1,
+                direction="backward",
+                row_entries=5,
+                bits=2,
+                rows=rows.T,
+                range_squared=np.ones(5),
+                alpha_squared=np.ones(5),
+            ),
         ),
         central_s=np.array([0.1, 0.2]),
         marginal_s=np.zeros(2),

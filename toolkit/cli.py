@@ -61,23 +61,32 @@ def parser() -> argparse.ArgumentParser:
     add_config_arguments(train)
     add_rank_arguments(train)
     train.add_argument("--run-dir", metavar="DIR", help="folder of the run (default: <run.out>/<run.name>-<date>)")
-    train.add_argument("--seeds", type=int, default=1, metavar="K", help="train from K seeds; mean and deviation are printed")
+    train.add_argument(
+        "--seeds", type=int, default=1, metavar="K", help="train from K seeds; mean and deviation are printed"
+    )
 
     partition = _command(commands, "partition", "partition a graph and report cut, halo, bytes", "plan:run_partition")
-    plan = _command(commands, "plan", "print what travels per layer and direction, and what each step saves", "plan:run_plan")
+    plan = _command(
+        commands, "plan", "print what travels per layer and direction, and what each step saves", "plan:run_plan"
+    )
     for sub in (partition, plan):
         add_config_arguments(sub)
         sub.add_argument("-np", "--ranks", type=int, required=True, metavar="N", help="ranks to partition for")
         sub.add_argument("--json", action="store_true", help="the same for programs")
 
     verify = _command(
-        commands, "verify", "compare N ranks with one process: loss, gradients, weights", "verify:run",
+        commands,
+        "verify",
+        "compare N ranks with one process: loss, gradients, weights",
+        "verify:run",
         "Use --set train.dtype=float64 to tell a wrong result from rounding: differences then are 1e-12 or less.",
     )
     add_config_arguments(verify)
     add_rank_arguments(verify)
     verify.add_argument("--steps", type=int, default=20, metavar="K", help="optimiser steps (default 20)")
-    verify.add_argument("--tolerance", type=float, metavar="X", help="largest relative difference (default 1e-5; float64: 1e-12)")
+    verify.add_argument(
+        "--tolerance", type=float, metavar="X", help="largest relative difference (default 1e-5; float64: 1e-12)"
+    )
 
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
     data_commands = data.add_subparsers(metavar="COMMAND", required=True)
@@ -94,7 +103,9 @@ def parser() -> argparse.ArgumentParser:
     doctor = _command(commands, "doctor", "what is installed, what is missing, how to get it", "info:run_doctor")
     doctor.add_argument("--json", action="store_true", help="the same for programs")
     check = _command(commands, "check", "does what is installed work? ten seconds", "info:run_check")
-    check.add_argument("--require", default="", metavar="LIST", help="fail if one of these is missing: horovod,glpk,mpi")
+    check.add_argument(
+        "--require", default="", metavar="LIST", help="fail if one of these is missing: horovod,glpk,mpi"
+    )
     return top
 
 

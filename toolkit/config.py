@@ -34,7 +34,7 @@ class Run:
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"run.seed is {self.seed}; give a number >= 0")
-        bad = set(self.name) & set('/\\\0') or self.name in ("", ".", "..")
+        bad = set(self.name) & set("/\\\0") or self.name in ("", ".", "..")
         _require(not bad, f"run.name is {self.name!r}; give a plain name without slashes")
 
 
@@ -71,10 +71,11 @@ class Data:
     knn: int = _f(8, "digits: nearest neighbours a node is joined to")
 
     def __post_init__(self) -> None:
-        ratio_ok = 0 < self.train_ratio and 0 <= self.val_ratio and self.train_ratio + self.val_ratio <= 1
+        ratio_ok = self.train_ratio > 0 and self.val_ratio >= 0 and self.train_ratio + self.val_ratio <= 1
         _require(
             ratio_ok,
-            f"data.train_ratio {self.train_ratio} and data.val_ratio {self.val_ratio} must be positive and sum to at most 1",
+            f"data.train_ratio {self.train_ratio} and data.val_ratio {self.val_ratio} "
+            "must be positive and sum to at most 1",
         )
         for key in ("nodes", "features", "classes", "train_per_class", "knn"):
             _require(getattr(self, key) >= 1, f"data.{key} is {getattr(self, key)}; give a number >= 1")
@@ -84,7 +85,8 @@ class Data:
         _require(self.noise >= 0, f"data.noise is {self.noise}; give a deviation >= 0")
         _require(
             (self.name == "file") == bool(self.path),
-            f"data.path is {self.path!r} and data.name is {self.name!r}; a path goes with data.name = 'file', and the other way round",
+            f"data.path is {self.path!r} and data.name is {self.name!r}; "
+            "a path goes with data.name = 'file', and the other way round",
         )
 
 
@@ -103,7 +105,9 @@ class Partition:
     numbering: Literal["identity", "ring"] = _f(
         "ring", "which part goes to which rank: as METIS says, or least bytes in the ring's slowest channels"
     )
-    cache: str = _f("", "folder of cached partitions; empty: $BITRING_CACHE/partitions, else ~/.cache/bitring/partitions")
+    cache: str = _f(
+        "", "folder of cached partitions; empty: $BITRING_CACHE/partitions, else ~/.cache/bitring/partitions"
+    )
 
     def __post_init__(self) -> None:
         _require(self.tries >= 1, f"partition.tries is {self.tries}; give a number >= 1")
@@ -145,9 +149,7 @@ class Method:
         "posted", "posted: all messages at once; rendezvous: round after round; barrier: rounds in step"
     )
     codec: Literal["float32", "bfloat16"] = _f("float32", "how a row is written on the wire")
-    plan: str = _f(
-        "exact", "exact; paper; or steps of the exact plan joined by '+': once, kept, narrow, needed"
-    )
+    plan: str = _f("exact", "exact; paper; or steps of the exact plan joined by '+': once, kept, narrow, needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +258,9 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # all that TOML escapes and JSON does not
+        return json.dumps(value, ensure_ascii=False).replace(
+            "\x7f", "\\u007f"
+        )  # all that TOML escapes and JSON does not
     return repr(value)
 
 

@@ -81,9 +81,7 @@ def main(json: bool = False) -> int:
     if json:
         print(jsonlib.dumps({"can_train": not lacking, "rows": [asdict(row) for row in rows]}, indent=2))
         return 1 if lacking else 0
-    cells = [
-        [row.name, row.state, "yes" if row.required else "", row.detail, row.purpose] for row in rows
-    ]
+    cells = [[row.name, row.state, "yes" if row.required else "", row.detail, row.purpose] for row in rows]
     print(report.table(cells, ["name", "state", "needed", "version", "what for"]))
     remedies = [(row.name, row.remedy) for row in rows if row.state != "ok"]
     if remedies:

@@ -51,7 +51,9 @@ def kept_per_row(columns: int, dropout: float) -> int:
     return max(1, round(columns * (1.0 - dropout)))
 
 
-def dropout_mask(seed: int, epoch: int, layer: int, nodes: NDArray[np.int64], columns: int, kept: int) -> NDArray[np.bool_]:
+def dropout_mask(
+    seed: int, epoch: int, layer: int, nodes: NDArray[np.int64], columns: int, kept: int
+) -> NDArray[np.bool_]:
     """Which entries survive: [len(nodes), columns] bool with exactly ``kept`` true in every row.
 
     Equal counts keep the rows of a channel equally long on the wire (kept-only rows). A row's

@@ -263,9 +263,7 @@ class _Job:
             # A session of its own: Ctrl-C reaches the launcher through us, once and as SIGTERM
             # (horovodrun answers SIGINT with a traceback).
             try:
-                process = subprocess.Popen(
-                    self.command, env=self.env, stdin=subprocess.DEVNULL, start_new_session=True
-                )
+                process = subprocess.Popen(self.command, env=self.env, stdin=subprocess.DEVNULL, start_new_session=True)
             except OSError as error:
                 raise UserError(f"can't start {self.command[0]}: {error.strerror}; see `bitring doctor`") from None
             guard = _guard(process.pid)

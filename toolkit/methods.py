@@ -48,7 +48,9 @@ def lookup(method: config.Method) -> MethodRow:
         raise UserError(f"method.name is {method.name!r}; {nearest(method.name, rows)}")
     row = rows[method.name]
     if method.transport not in row.transports:
-        raise UserError(f"method {row.name} can't use transport {method.transport!r}; use {' or '.join(row.transports)}")
+        raise UserError(
+            f"method {row.name} can't use transport {method.transport!r}; use {' or '.join(row.transports)}"
+        )
     if method.codec not in row.codecs:
         raise UserError(f"method {row.name} can't use codec {method.codec!r}; use {' or '.join(row.codecs)}")
     return row

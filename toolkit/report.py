@@ -11,7 +11,9 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) ->
     widths = [max(len(row[i]) for row in everything) for i in range(len(everything[0]))]
     numeric = [i > 0 and all(not row[i] or row[i][0] in "0123456789-+.<~n" for row in rows) for i in range(len(widths))]
     lines = [
-        "  ".join(cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, numeric, strict=True))
+        "  ".join(
+            cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, numeric, strict=True)
+        )
         for row in everything
     ]
     if header:
@@ -39,7 +41,7 @@ def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
     """Three digits in the largest unit that gives at least 1."""
     unit, size = next(((unit, size) for unit, size in units if abs(value) >= size), units[-1])
     amount = value / size
-    decimals = 0 if size == 1.0 and unit == "B" or abs(amount) >= 99.95 else 1 if abs(amount) >= 9.995 else 2
+    decimals = 0 if unit == "B" or abs(amount) >= 99.95 else 1 if abs(amount) >= 9.995 else 2
     return f"{amount:.{decimals}f} {unit}"
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from simulator import workload as workloads
 from toolkit import config as configs
-from toolkit.commands.train import train
+from toolkit.comm.plan import layer_shapes, make_plan, parse_steps
 from toolkit.comm.transport import Nothing
 from toolkit.comm.world import Solo
-from toolkit.comm.plan import layer_shapes, make_plan, parse_steps
+from toolkit.commands.train import train
 from toolkit.errors import UserError
 from toolkit.graph import cache, registry
 from toolkit.graph.part import whole
@@ -46,7 +46,9 @@ def partition_of(world, config):
 @pytest.mark.parametrize("codec", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
 def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, kind):
-    config = configuration(shared_tmp, method={"plan": plan, "codec": codec}, model={"kind": kind, "input_dropout": 0.2})
+    config = configuration(
+        shared_tmp, method={"plan": plan, "codec": codec}, model={"kind": kind, "input_dropout": 0.2}
+    )
     partition = partition_of(world, config)
     part = partition.load(world.rank)
     transport = make_transport(world, config.method)

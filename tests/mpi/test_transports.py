@@ -67,7 +67,9 @@ def test_gradient_sums_agree(world, horovod_installed):
     HorovodSum(start(world.comm))(by_horovod)
     for a, b in zip(by_mpi, by_horovod, strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-5)
-    expected = sum(np.float64(torch.randn(3, 4, generator=torch.Generator().manual_seed(r)).numpy()) for r in range(world.size))
+    expected = sum(
+        np.float64(torch.randn(3, 4, generator=torch.Generator().manual_seed(r)).numpy()) for r in range(world.size)
+    )
     assert np.allclose(by_mpi[0].numpy(), expected, atol=1e-5)
 
 

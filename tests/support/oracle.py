@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from tests.support.local_world import run_ranks
 from toolkit.config import Config
-from toolkit.graph.data import Graph
-from toolkit.graph.data import IntArray
+from toolkit.graph.data import Graph, IntArray
 from toolkit.graph.part import build_parts
 from toolkit.verify import Verification, compare, follow, single_process
-from tests.support.local_world import run_ranks
 
 
 def verify_locally(graph: Graph, config: Config, parts: IntArray, ranks: int, steps: int) -> Verification:

@@ -67,7 +67,7 @@ class Masks:
 
     def drop(self, rows: Tensor) -> Tensor:
         """Inner rows after dropout."""
-        dropped: Tensor = _Drop.apply(rows, self.inner, self.scale)
+        dropped: Tensor = _Drop.apply(rows, self.inner, self.scale)  # type: ignore[no-untyped-call]
         return dropped
 
     def drop_held(self, halo_rows: Tensor) -> Tensor:
@@ -141,13 +141,13 @@ class Crossing:
         """Post the rows that others need; give this rank's own, after dropout. [n, D] -> [n, D]."""
         self._dtype = rows.dtype
         local: Tensor
-        local, self._token = _Depart.apply(rows, self)
+        local, self._token = _Depart.apply(rows, self)  # type: ignore[no-untyped-call]
         return local
 
     def arrive(self) -> Tensor:
         """Wait for the halo rows, after dropout: [h, D]; rows that stay at home are zero."""
         token, self._token = self._token, torch.empty(0)  # kept, it would close a reference cycle
-        halo: Tensor = _Arrive.apply(token, self)
+        halo: Tensor = _Arrive.apply(token, self)  # type: ignore[no-untyped-call]
         return halo
 
     # What the two autograd nodes do, in the order of the picture above.

@@ -73,7 +73,9 @@ def parse_steps(plan: str) -> frozenset[str]:
     names = plan.split("+")
     for name in names:
         if name not in STEPS:
-            raise UserError(f"method.plan is {plan!r}; {name!r} is no step: {nearest(name, (*STEPS, 'exact', 'paper'))}")
+            raise UserError(
+                f"method.plan is {plan!r}; {name!r} is no step: {nearest(name, (*STEPS, 'exact', 'paper'))}"
+            )
     return frozenset(names)
 
 

@@ -56,6 +56,7 @@ class Ring:
 
     def close(self) -> None:
         self._driver.shutdown()
+        self._comm.Free()
 
     def _drive(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> float:
         begin = time.perf_counter()
@@ -71,9 +72,7 @@ class Ring:
                     wait_all([self._comm.Ibarrier()])
         return time.perf_counter() - begin
 
-    def _post(
-        self, into: Tensor, sender: int, out: Tensor, receiver: int, *, synchronous: bool
-    ) -> list[MPI.Request]:
+    def _post(self, into: Tensor, sender: int, out: Tensor, receiver: int, *, synchronous: bool) -> list[MPI.Request]:
         isend = self._comm.Issend if synchronous else self._comm.Isend
         requests = [self._comm.Irecv(piece.numpy(), sender) for piece in _pieces(into)]
         return requests + [isend(piece.numpy(), receiver) for piece in _pieces(out)]

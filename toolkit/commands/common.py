@@ -57,12 +57,17 @@ def start_logging(rank: int, size: int) -> None:
     """Rank 0 tells what it does; the others speak up when something is wrong."""
     prefix = f"[rank {rank}] " if size > 1 and rank else ""
     logging.basicConfig(
-        level=logging.INFO if rank == 0 else logging.WARNING, format=prefix + "%(message)s", stream=sys.stderr, force=True
+        level=logging.INFO if rank == 0 else logging.WARNING,
+        format=prefix + "%(message)s",
+        stream=sys.stderr,
+        force=True,
     )
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG.toml", help="the run; `bitring config` prints every key with its default")
+    parser.add_argument(
+        "config", metavar="CONFIG.toml", help="the run; `bitring config` prints every key with its default"
+    )
     parser.add_argument(
         "--set",
         action="append",

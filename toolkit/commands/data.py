@@ -34,7 +34,9 @@ def _config(args: argparse.Namespace) -> configs.Config:
     name = str(args.name)
     if name.endswith(".toml"):
         return configs.load(name, args.set)
-    tables: dict[str, dict[str, object]] = {"data": {"name": "file", "path": name} if name.endswith(".npz") else {"name": name}}
+    tables: dict[str, dict[str, object]] = {
+        "data": {"name": "file", "path": name} if name.endswith(".npz") else {"name": name}
+    }
     for override in args.set:
         section, key, value = configs.parse_override(override)
         tables.setdefault(section, {})[key] = value

@@ -8,13 +8,14 @@ import logging
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit import config as configs
 from toolkit import report
-from toolkit.commands.common import check_ranks, log, read_config, start_logging
 from toolkit.comm import plan as planning
+from toolkit.commands.common import check_ranks, log, read_config, start_logging
 from toolkit.graph import cache
-from toolkit.traffic import Flow, busiest_bytes, flows, savings, total_bytes
+from toolkit.traffic import Flow, Saving, busiest_bytes, flows, savings, total_bytes
 
 SENDS = {"nothing": "nothing (held)", "inputs": "input rows", "outputs": "rows after W"}
 STEP_TEXT = {
@@ -24,6 +25,13 @@ STEP_TEXT = {
     "narrow": "rows after W where it narrows",
     "needed": "only rows that can reach a training node",
 }
+
+
+FLOW_HEADER = ["layer", "direction", "travels", "rows", "entries", "of", "bytes"]
+SAVING_HEADER = ["step", "what it does", "bytes", "busiest rank", "less by"]
+RANK_HEADER = ["rank", "nodes", "train", "marginal", "halo rows", "halo share", "sends", "receives"]
+WIDEST_MATRIX = 16  # ranks: a wider table of channels no longer fits a screen
+Bytes = NDArray[np.int64]
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -42,20 +50,10 @@ def run_plan(args: argparse.Namespace) -> int:
         return 0
     print(_heading(config, partition, "plan " + config.method.plan))
     for kind, text in (("train", "A training epoch"), ("evaluate", "An evaluation")):
-        per_channel = total_bytes(found[kind])
-        print(f"\n{text}: {report.num_bytes(per_channel.sum())}; busiest rank {report.num_bytes(busiest_bytes(per_channel))}")
-        print(report.table([_flow_row(flow) for flow in found[kind]], ["layer", "direction", "travels", "rows", "entries", "of", "bytes"]))
+        print(f"\n{text}: {_traffic_text(total_bytes(found[kind]))}")
+        print(report.table([_flow_row(flow) for flow in found[kind]], FLOW_HEADER))
     print("\nWhat each step of the exact plan saves in a training epoch, one after the other:")
-    first = saved[0].total_bytes
-    print(
-        report.table(
-            [
-                [s.step, STEP_TEXT[s.step], report.num_bytes(s.total_bytes), report.num_bytes(s.busiest_bytes), report.ratio(first, s.total_bytes)]
-                for s in saved
-            ],
-            ["step", "what it does", "bytes", "busiest rank", "less by"],
-        )
-    )
+    print(report.table([_saving_row(s, saved[0]) for s in saved], SAVING_HEADER))
     print("\n" + _tries_text(partition.meta))
     return 0
 
@@ -64,47 +62,56 @@ def run_partition(args: argparse.Namespace) -> int:
     config, partition = _prepare(args)
     meta, graph = partition.meta, partition.meta["graph"]
     plan = planning.make_plan(
-        planning.layer_shapes(config.model, graph["features"], graph["classes"]), planning.parse_steps(config.method.plan)
+        planning.layer_shapes(config.model, graph["features"], graph["classes"]),
+        planning.parse_steps(config.method.plan),
     )
     entry_bytes = cache.entry_bytes(config)
     per_channel = total_bytes(flows(plan.train, partition.channels, lambda entries: entries * entry_bytes))
     if args.json:
-        print(json.dumps({**meta, "epoch_bytes_per_channel": per_channel.tolist(), "folder": str(partition.folder)}, indent=1))
-        return 0
-    inner = np.array([rank["inner"] for rank in meta["rank"]])
-    edges = np.array([rank["edges"] for rank in meta["rank"]])
-    print(_heading(config, partition, f"{config.partition.method} partition"))
-    cut = meta["cut_directed_edges"]
-    print(
-        report.facts(
-            [
-                ("edges cut", f"{cut:,} of {graph['directed_edges']:,} directed ({report.percent(cut / max(graph['directed_edges'], 1))})"),
-                ("imbalance", f"{inner.max() / inner.mean():.3f} nodes, {edges.max() / max(edges.mean(), 1e-9):.3f} edges (largest part / mean)"),
-                ("epoch", f"{report.num_bytes(per_channel.sum())} of rows, busiest rank {report.num_bytes(busiest_bytes(per_channel))}"),
-                ("folder", str(partition.folder)),
-            ]
+        print(
+            json.dumps(
+                {**meta, "epoch_bytes_per_channel": per_channel.tolist(), "folder": str(partition.folder)}, indent=1
+            )
         )
-    )
-    rows = [
-        [
-            str(r),
-            f"{rank['inner']:,}",
-            f"{rank['train']:,}",
-            f"{rank['marginal']:,}",
-            f"{rank['halo']:,}",
-            report.percent(rank["halo"] / (rank["inner"] + rank["halo"])),
-            report.num_bytes(per_channel[r].sum()),
-            report.num_bytes(per_channel[:, r].sum()),
-        ]
-        for r, rank in enumerate(meta["rank"])
-    ]
-    print("\n" + report.table(rows, ["rank", "nodes", "train", "marginal", "halo rows", "halo share", "sends", "receives"]))
-    if 1 < meta["ranks"] <= 16:
+        return 0
+    print(_heading(config, partition, f"{config.partition.method} partition"))
+    print(report.facts(_partition_facts(partition, per_channel)))
+    print("\n" + report.table(_rank_rows(meta["rank"], per_channel), RANK_HEADER))
+    if 1 < meta["ranks"] <= WIDEST_MATRIX:
         print("\nBytes of rows a training epoch, from the rank on the left to the rank above:")
         body = [[str(s), *(report.num_bytes(b) if b else "." for b in row)] for s, row in enumerate(per_channel)]
         print(report.table(body, ["", *(str(r) for r in range(meta["ranks"]))]))
     print("\n" + _tries_text(meta))
     return 0
+
+
+def _partition_facts(partition: cache.CachedPartition, per_channel: Bytes) -> list[tuple[str, str]]:
+    meta = partition.meta
+    inner, edges = (np.array([rank[key] for rank in meta["rank"]]) for key in ("inner", "edges"))
+    cut, directed = meta["cut_directed_edges"], meta["graph"]["directed_edges"]
+    return [
+        ("edges cut", f"{cut:,} of {directed:,} directed ({report.percent(cut / max(directed, 1))})"),
+        ("imbalance", f"{_imbalance(inner):.3f} nodes, {_imbalance(edges):.3f} edges (largest part / mean)"),
+        ("epoch", _traffic_text(per_channel)),
+        ("folder", str(partition.folder)),
+    ]
+
+
+def _imbalance(sizes: Bytes) -> float:
+    return float(sizes.max() / max(sizes.mean(), 1e-9))
+
+
+def _rank_rows(ranks: list[dict[str, int]], per_channel: Bytes) -> list[list[str]]:
+    return [
+        [
+            str(r),
+            *(f"{rank[key]:,}" for key in ("inner", "train", "marginal", "halo")),
+            report.percent(rank["halo"] / (rank["inner"] + rank["halo"])),
+            report.num_bytes(per_channel[r].sum()),
+            report.num_bytes(per_channel[:, r].sum()),
+        ]
+        for r, rank in enumerate(ranks)
+    ]
 
 
 def _prepare(args: argparse.Namespace) -> tuple[configs.Config, cache.CachedPartition]:
@@ -122,6 +129,23 @@ def _heading(config: configs.Config, partition: cache.CachedPartition, what: str
         f"{graph['name']}: {graph['nodes']:,} nodes over {partition.meta['ranks']} ranks, {what}, "
         f"{config.model.kind} {config.model.layers} layers x {config.model.hidden}, {config.method.codec}"
     )
+
+
+def _traffic_text(per_channel: Bytes) -> str:
+    return (
+        f"{report.num_bytes(per_channel.sum())} of rows, "
+        f"the busiest rank sends and receives {report.num_bytes(busiest_bytes(per_channel))}"
+    )
+
+
+def _saving_row(saving: Saving, first: Saving) -> list[str]:
+    return [
+        saving.step,
+        STEP_TEXT[saving.step],
+        report.num_bytes(saving.total_bytes),
+        report.num_bytes(saving.busiest_bytes),
+        report.ratio(first.total_bytes, saving.total_bytes),
+    ]
 
 
 def _flow_row(flow: Flow) -> list[str]:
@@ -158,7 +182,7 @@ def _tries_text(meta: dict[str, Any]) -> str:
     )
 
 
-def _plan_json(found: dict[str, list[Flow]], saved: list[Any], partition: cache.CachedPartition) -> dict[str, Any]:
+def _plan_json(found: dict[str, list[Flow]], saved: list[Saving], partition: cache.CachedPartition) -> dict[str, Any]:
     return {
         "ranks": partition.meta["ranks"],
         "passes": {

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from toolkit import config as configs
 from toolkit import report
-from toolkit.commands.common import in_job, log, read_config
 from toolkit.comm.world import World, on_root
+from toolkit.commands.common import in_job, log, read_config
 from toolkit.errors import UserError
 from toolkit.graph import cache
+
+if TYPE_CHECKING:
+    from toolkit.verify import Verification
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
@@ -40,14 +44,19 @@ def verify(world: World, config: configs.Config, steps: int, tolerance: float | 
         result = compare(ours, single_process(registry.load(config), config, steps), config, part, steps)
         limit = TOLERANCE[config.train.dtype] if tolerance is None else tolerance
         passed = result.largest <= limit
-        print(
-            report.facts(
-                [
-                    ("loss", f"{result.loss:.2e} relative difference at step 1"),
-                    ("gradients", f"{result.gradients:.2e} at step 1, largest in {result.worst_gradient}"),
-                    ("weights", f"{result.weights:.2e} after {steps} steps, largest in {result.worst_weight}; no entry by more than {result.weight_entry:.1e}"),
-                    ("verdict", f"{'equal' if passed else 'DIFFERENT'}: {result.largest:.2e} against a tolerance of {limit:.0e}"),
-                ]
-            )
-        )
+        print(describe(result, limit))
     return 0 if world.broadcast(passed) else 1
+
+
+def describe(result: Verification, limit: float) -> str:
+    """What was compared and by how much it differs, for people."""
+    verdict = "equal" if result.largest <= limit else "DIFFERENT"
+    return report.facts(
+        [
+            ("loss", f"{result.loss:.2e} relative difference at step 1"),
+            ("gradients", f"{result.gradients:.2e} at step 1, largest in {result.worst_gradient}"),
+            ("weights", f"{result.weights:.2e} after {result.steps} steps, largest in {result.worst_weight}"),
+            ("", f"no single weight by more than {result.weight_entry:.1e}"),
+            ("verdict", f"{verdict}: {result.largest:.2e} against a tolerance of {limit:.0e}"),
+        ]
+    )

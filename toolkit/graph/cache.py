@@ -75,12 +75,16 @@ def open_folder(folder: Path) -> CachedPartition:
     try:
         meta = json.loads((folder / "META.json").read_text(encoding="utf-8"))
         if meta["format"] != CACHE_FORMAT:
-            raise UserError(f"{folder} is of format {meta['format']}, this bitring reads {CACHE_FORMAT}; delete the folder")
+            raise UserError(
+                f"{folder} is of format {meta['format']}, this bitring reads {CACHE_FORMAT}; delete the folder"
+            )
         _verify(folder / "channels.npz", meta["sha256"]["channels.npz"])
         with np.load(folder / "channels.npz", allow_pickle=False) as file:
             channels = file["rows"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"the cached partition {folder} is damaged ({error}); delete the folder and call again") from None
+        raise UserError(
+            f"the cached partition {folder} is damaged ({error}); delete the folder and call again"
+        ) from None
     return CachedPartition(folder=folder, meta=meta, channels=channels)
 
 
@@ -112,7 +116,9 @@ def _write(graph: Graph, config: Config, ranks: int, folder: Path, say: Say) -> 
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
     except OSError as error:
-        raise UserError(f"can't write the partition cache {folder.parent}: {error.strerror}; set partition.cache") from None
+        raise UserError(
+            f"can't write the partition cache {folder.parent}: {error.strerror}; set partition.cache"
+        ) from None
     try:
         sends, ranks_report = [], []
         for part in build_parts(graph, assignment.parts, ranks):
@@ -147,7 +153,9 @@ def _write(graph: Graph, config: Config, ranks: int, folder: Path, say: Say) -> 
             if not (folder / "META.json").exists():  # else another run has just made the same
                 raise
     except OSError as error:
-        raise UserError(f"can't write the partition {folder}: {error.strerror}; free space or set partition.cache") from None
+        raise UserError(
+            f"can't write the partition {folder}: {error.strerror}; free space or set partition.cache"
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -189,6 +197,8 @@ def _verify(path: Path, checksum: str) -> None:
     try:
         found = _sha256(path)
     except OSError as error:
-        raise UserError(f"the cached partition misses {path} ({error.strerror}); delete its folder and call again") from None
+        raise UserError(
+            f"the cached partition misses {path} ({error.strerror}); delete its folder and call again"
+        ) from None
     if found != checksum:
         raise UserError(f"{path} is damaged (its checksum differs); delete its folder and call again")

@@ -58,7 +58,8 @@ class Messages:
         """
         weights = weight_by_reach[np.minimum(self.reach, len(weight_by_reach) - 1)]
         channels = self.owners * ranks + self.receivers
-        return np.bincount(channels, weights=weights, minlength=ranks * ranks).reshape(ranks, ranks)
+        sums = np.bincount(channels, weights=weights, minlength=ranks * ranks)
+        return sums.astype(np.float64).reshape(ranks, ranks)
 
 
 def find_messages(graph: Graph, parts: IntArray, hops: NDArray[np.int16]) -> Messages:

@@ -133,7 +133,7 @@ def save(part: Part, path: Path) -> None:
         else:
             arrays[f.name] = np.asarray(value)
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def load(path: Path) -> Part:

@@ -46,7 +46,8 @@ def assign(graph: Graph, ranks: int, settings: config.Partition, weight_by_reach
     """
     if not 1 <= ranks <= graph.num_nodes:
         raise UserError(
-            f"{ranks} ranks for the {graph.num_nodes} nodes of {graph.name}: every rank needs a node; ask for fewer ranks"
+            f"{ranks} ranks for the {graph.num_nodes} nodes of {graph.name}: "
+            "every rank needs a node; ask for fewer ranks"
         )
     hops = hops_to_training(graph)
     candidates, tries = [], []
@@ -67,9 +68,11 @@ def assign(graph: Graph, ranks: int, settings: config.Partition, weight_by_reach
     by_total = settings.choose_by == "total"
     kept = min(
         range(len(tries)),
-        key=lambda i: (tries[i].total_bytes, tries[i].busiest_bytes)
-        if by_total
-        else (tries[i].busiest_bytes, tries[i].total_bytes),
+        key=lambda i: (
+            (tries[i].total_bytes, tries[i].busiest_bytes)
+            if by_total
+            else (tries[i].busiest_bytes, tries[i].total_bytes)
+        ),
     )
     return Assignment(parts=candidates[kept], tries=tuple(tries), kept=kept)
 
@@ -100,9 +103,7 @@ def undirected_pattern(graph: Graph) -> sp.csr_matrix:
     return both
 
 
-def metis_parts(
-    graph: Graph, adjacency: sp.csr_matrix, ranks: int, settings: config.Partition, seed: int
-) -> IntArray:
+def metis_parts(graph: Graph, adjacency: sp.csr_matrix, ranks: int, settings: config.Partition, seed: int) -> IntArray:
     """METIS k-way partition: [n] rank of each node, no part empty.
 
     Balancing training nodes adds a second constraint beside the nodes, so that neither drifts.

@@ -53,7 +53,7 @@ def edge_softmax(scores_EH: Tensor, edges: Edges) -> Tensor:
 
 def weighted_sum(weights_EH: Tensor, rows_MHF: Tensor, edges: Edges) -> Tensor:
     """out[v, h] = sum over edges u -> v of weights[edge, h] rows[u, h]: [n, H, F]."""
-    result: Tensor = _WeightedSum.apply(weights_EH, rows_MHF, edges)
+    result: Tensor = _WeightedSum.apply(weights_EH, rows_MHF, edges)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -26,7 +27,7 @@ class Network(nn.Module):
         widths = [num_features] + [model.hidden] * (model.layers - 1) + [num_classes]
         self.layers = nn.ModuleList(
             _layer(model, inputs, outputs, last=index == model.layers - 1, generator=generator)
-            for index, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+            for index, (inputs, outputs) in enumerate(itertools.pairwise(widths))
         )
         hidden = range(model.layers - 1)
         self.norms = nn.ModuleList(

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from toolkit.comm.halo import Crossing, Masks
+from toolkit.comm.halo import Masks
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.plan import LayerStep
 from toolkit.nn.sparse import SparseMatrix, multiply

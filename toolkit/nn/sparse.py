@@ -15,6 +15,7 @@ from torch import Tensor
 from toolkit.comm.ledger import Ledger
 from toolkit.graph.part import Part
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseMatrix:
     """A constant [n, m] matrix and its transpose, both CSR: backward needs the second."""
@@ -68,7 +69,7 @@ class _Multiply(torch.autograd.Function):
 
 def multiply(matrix: SparseMatrix, rows_MD: Tensor, ledger: Ledger, stage: str) -> Tensor:
     """matrix @ rows, its seconds booked under ``stage``: [n, m] x [m, D] -> [n, D]."""
-    product: Tensor = _Multiply.apply(rows_MD, matrix, ledger, stage)
+    product: Tensor = _Multiply.apply(rows_MD, matrix, ledger, stage)  # type: ignore[no-untyped-call]
     return product
 
 

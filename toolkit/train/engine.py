@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from toolkit.comm.halo import Crossing, RangeTrace, Route, make_masks, make_rout
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.plan import LayerShape, LayerStep, Plan
 from toolkit.comm.transport import Transport
+from toolkit.graph.data import Features
 from toolkit.graph.part import Part
 from toolkit.nn.attention import Edges
 from toolkit.nn.model import Network
@@ -68,11 +68,8 @@ class Engine:
     def __post_init__(self) -> None:
         self.adjacency = Adjacency.of(self.part, self.kind, self.dtype)
         self.features = _dense(self.part.features).to(self.dtype)
-        self.routes = {
-            (kind, step.layer): make_route(self.part, step)
-            for kind, steps in (("train", self.plan.train), ("evaluate", self.plan.evaluate))
-            for step in steps
-        }
+        self.routes = {("train", step.layer): make_route(self.part, step) for step in self.plan.train}
+        self.routes |= {("evaluate", step.layer): make_route(self.part, step) for step in self.plan.evaluate}
         if self.plan.train[0].sends == "nothing":
             self._hold_layer_0()
 
@@ -86,9 +83,7 @@ class Engine:
         pending = self.transport.start(payload, bytes_to, [int(count) * row_bytes for count in part.halo_counts])
         halo_features = wire_codec.decode(pending.wait(), part.num_features, self.dtype)
         if self.adjacency.local is not None and self.adjacency.halo is not None:
-            self.aggregated = aggregate_once(
-                self.adjacency.local, self.adjacency.halo, self.features, halo_features
-            )
+            self.aggregated = aggregate_once(self.adjacency.local, self.adjacency.halo, self.features, halo_features)
         if self.aggregated is None or self.plan.train[0].dropout > 0:
             self.halo_features = halo_features
 
@@ -131,5 +126,5 @@ class Engine:
         )
 
 
-def _dense(features: np.ndarray | sp.csr_matrix) -> Tensor:  # type: ignore[type-arg]
-    return torch.from_numpy(features.toarray() if sp.issparse(features) else np.ascontiguousarray(features))
+def _dense(features: Features) -> Tensor:
+    return torch.from_numpy(features.toarray() if isinstance(features, sp.csr_matrix) else features)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,9 @@ class RunFolder:
         except FileExistsError:
             raise UserError(f"{path} holds a run already; name another folder with --run-dir") from None
         except OSError as error:
-            raise UserError(f"can't write the run folder {path}: {error.strerror}; name another with --run-dir") from None
+            raise UserError(
+                f"can't write the run folder {path}: {error.strerror}; name another with --run-dir"
+            ) from None
         (path / "config.toml").write_text(configs.to_toml(config), encoding="utf-8")
         self.path = path
         self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8", buffering=1)
@@ -63,27 +65,27 @@ def describe_run(config: configs.Config, ranks: int, notes: list[str]) -> dict[s
     """run.json: what it takes to tell two runs apart later."""
     return {
         "schema_version": METRICS_VERSION,
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "ranks": ranks,
         "seed": config.run.seed,
         "host": platform.node(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "notes": notes,
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -75,7 +75,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         logits = self.engine.forward(self.network, "train", self.seed, epoch)[self._train_mask]
         loss = F.cross_entropy(logits, self._train_labels, reduction="sum") / self.part.num_train
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         totals = np.array([loss.item(), float((logits.argmax(1) == self._train_labels).sum())])
         with ledger.stage("weight_gradients"):
             self.sum_gradients([p.grad for p in self.parameters if p.grad is not None])

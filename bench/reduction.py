@@ -1,0 +1,52 @@
+"""Weight gradients: one flat mpi4py Allreduce against Horovod's grouped allreduce, by size.
+
+    mpirun -np 4 python -m mpi4py -m bench.reduction
+
+Alternating repeats in one run; medians. This is where HOROVOD_FROM_BYTES of toolkit/comm/reduce.py comes from.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import torch
+
+from bench.common import file_result
+from toolkit import report
+from toolkit.comm.horovod import start
+from toolkit.comm.reduce import FlatSum, GradientSum, HorovodSum
+from toolkit.comm.world import MpiWorld
+
+SIZES = [1 << k for k in (12, 14, 16, 18, 20, 22, 24, 26)]
+REPEATS = 21
+TENSORS = 8  # a three-layer model with norms has about as many
+
+
+def seconds(world: MpiWorld, reduction: GradientSum, gradients: list[torch.Tensor]) -> float:
+    world.comm.Barrier()
+    begin = time.perf_counter()
+    reduction(gradients)
+    return time.perf_counter() - begin
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    world = MpiWorld()
+    reductions = (FlatSum(world), HorovodSum(start(world.comm)))
+    rows, results = [], []
+    for num_bytes in SIZES:
+        gradients = [torch.ones(num_bytes // 4 // TENSORS) for _ in range(TENSORS)]
+        times = np.array([[seconds(world, r, gradients) for r in reductions] for _ in range(REPEATS)])
+        mpi, horovod = np.median(times[1:], axis=0)
+        rows.append([report.num_bytes(num_bytes), report.seconds(mpi), report.seconds(horovod), f"{horovod / mpi:.2f}"])
+        results.append({"bytes": num_bytes, "mpi_s": mpi, "horovod_s": horovod})
+    if world.rank == 0:
+        print(report.table(rows, ["gradients", "one Allreduce", "Horovod, grouped", "ratio"]))
+        print(file_result(f"reduction-{world.size}", {"ranks": world.size, "repeats": REPEATS, "results": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What a run prints at its end, and writes as its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from toolkit import config as configs
+from toolkit import report
+from toolkit.comm import plan as planning
+from toolkit.graph import cache
+from toolkit.traffic import savings
+from toolkit.train.loop import SeedResult
+
+
+def summarise(results: Sequence[SeedResult]) -> dict[str, float]:
+    """Mean and sample deviation over seeds of the test accuracy at best validation."""
+    test = np.array([result.best.scores["test"].accuracy for result in results])
+    macro = np.array([result.best.scores["test"].macro_f1 for result in results])
+    many = len(results) > 1
+    return {
+        "seeds": len(results),
+        "test_accuracy_mean": float(test.mean()),
+        "test_accuracy_deviation": float(test.std(ddof=1)) if many else float("nan"),
+        "test_macro_f1_mean": float(macro.mean()),
+        "epoch_s_median": float(np.median([result.epoch_s for result in results])),
+    }
+
+
+def describe(
+    config: configs.Config,
+    partition: cache.CachedPartition,
+    results: Sequence[SeedResult],
+    ranks: int,
+    threads: int,
+    folder: Path,
+) -> str:
+    """The closing table."""
+    graph, method, last, total = partition.meta["graph"], config.method, results[-1], summarise(results)
+    accuracy = report.percent(total["test_accuracy_mean"])
+    if len(results) > 1:
+        accuracy += f" +- {100 * total['test_accuracy_deviation']:.1f}, mean and deviation over {len(results)} seeds,"
+    at = "at best validation" + (f" (epoch {last.best.epoch + 1} of {last.epochs})" if len(results) == 1 else "")
+    how = f"{method.name}: {method.transport}, {method.codec}, {method.plan} plan"
+    size, edges = f"{graph['nodes']:,}", f"{graph['directed_edges']:,}"
+    pairs = [
+        ("graph", f"{graph['name']}: {size} nodes, {edges} directed edges, {graph['classes']} classes"),
+        ("model", f"{config.model.kind}, {config.model.layers} layers x {config.model.hidden}"),
+        ("ranks", f"{ranks}, {threads} thread{'s' if threads > 1 else ''} each"),
+        ("method", how if ranks > 1 else "one process, no exchange"),
+        ("test accuracy", f"{accuracy} {at}"),
+        ("test macro F1", report.percent(total["test_macro_f1_mean"])),
+        ("epoch", f"{report.seconds(total['epoch_s_median'])} (median; evaluation apart)"),
+    ]
+    if ranks > 1:
+        pairs += _communication(config, partition, last)
+    pairs += [("note", note) for note in graph["notes"]] + [("run folder", str(folder))]
+    return report.facts(pairs)
+
+
+def _communication(config: configs.Config, partition: cache.CachedPartition, last: SeedResult) -> list[tuple[str, str]]:
+    graph, entry_bytes = partition.meta["graph"], cache.entry_bytes(config)
+    shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
+    paper = savings(shapes, partition.channels, lambda entries: entries * entry_bytes)[0].total_bytes
+    wait, reduce = last.stage_s["wait"], last.stage_s["weight_gradients"]
+    return [
+        (
+            "communication",
+            f"{report.percent(last.communication_share)} of an epoch: {report.seconds(wait)} waiting for rows, "
+            f"{report.seconds(reduce)} weight gradients",
+        ),
+        (
+            "bytes an epoch",
+            f"{report.num_bytes(last.train_bytes)} of rows between ranks, "
+            f"{report.num_bytes(last.weight_gradient_bytes)} of weight gradients a rank",
+        ),
+        (
+            "",
+            f"(the papers' plan would send {report.num_bytes(paper)} of rows: {report.ratio(paper, last.train_bytes)})",
+        ),
+        (
+            "bytes besides",
+            f"{report.num_bytes(last.setup_bytes)} once, {report.num_bytes(last.evaluate_bytes)} an evaluation",
+        ),
+    ]
