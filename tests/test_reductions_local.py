@@ -100,3 +100,14 @@ def test_bfloat16_rows_differ_but_not_by_much():
 def test_more_ranks_than_threads_of_a_ring():
     graph = random_graph(60)
     assert verify_locally(graph, configuration(), np.arange(60) % 9, ranks=9, steps=2).largest < EXACT
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("decay_layers", ["all", "first"])
+def test_every_optimiser(optimizer, decay_layers):
+    import dataclasses
+
+    config = configuration()
+    train = dataclasses.replace(config.train, optimizer=optimizer, decay_layers=decay_layers, weight_decay=0.01)
+    found = verify_locally(random_graph(), dataclasses.replace(config, train=train), np.arange(120) % 3, 3, steps=4)
+    assert found.largest < EXACT

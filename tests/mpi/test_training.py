@@ -107,7 +107,16 @@ def test_a_run_folder(world, shared_tmp, capsys):
     folder = shared_tmp / "run"
     assert configs.load(folder / "config.toml") == config
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["epoch"] * 12 + ["seed"] + ["epoch"] * 12 + ["seed", "summary"]
+    kinds = [line["kind"] for line in lines if line["kind"] != "bytes"]
+    assert kinds == ["epoch"] * 12 + ["seed"] + ["epoch"] * 12 + ["seed", "summary"]
+    sent = [line for line in lines if line["kind"] == "bytes" and line["seed"] == 1 and line["phase"] == "train"]
+    assert all(np.shape(line["sent_bytes"]) == (world.size, world.size) for line in sent)
+    assert [(line["layer"], line["direction"]) for line in sent] == [
+        (1, "forward"),
+        (2, "forward"),
+        (2, "backward"),
+        (1, "backward"),
+    ]
     assert {line["schema_version"] for line in lines} == {1}
     epochs = [line for line in lines if line["kind"] == "epoch" and line["seed"] == 1]
     best = max(epochs, key=lambda line: (line["val"]["accuracy"], -line["val"]["loss"], -line["epoch"]))
@@ -124,6 +133,7 @@ def test_a_run_folder(world, shared_tmp, capsys):
     workload = workloads.load(folder / "workload.npz")
     assert workload.ranks == world.size
     assert workload.epoch_bytes() == seeds[-1]["train_bytes"], "the recorded workload moves what the run moved"
+    assert sum(np.sum(line["sent_bytes"]) for line in sent) == 12 * seeds[-1]["train_bytes"]
     partition = cache.ensure(config, world.size)
     plan = make_plan(layer_shapes(config.model, 64, 10), parse_steps("exact"))
     predicted = total_bytes(flows(plan.train, partition.channels, lambda entries: 4 * entries))

@@ -6,7 +6,11 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from toolkit import config as configs
+from toolkit.comm.ledger import ByteKey
 from toolkit.comm.world import World, on_root
 from toolkit.commands.common import in_job, log, read_config
 from toolkit.errors import UserError
@@ -45,8 +49,11 @@ def train(world: World, config: configs.Config, args: argparse.Namespace) -> int
     for seed in range(config.run.seed, config.run.seed + args.seeds):
         result, trainer = train_seed(part, config, world, transport, seed, folder)
         results.append(result)
-        if folder is not None:
+        sent = world.gather(trainer.ledger.sent)
+        if folder is not None and sent is not None:
             folder.write("seed", **dataclasses.asdict(result))
+            for (phase, layer, direction), per_channel in bytes_per_channel(sent).items():
+                folder.write("bytes", seed=seed, phase=phase, layer=layer, direction=direction, sent_bytes=per_channel)
     workload = record_workload(trainer, world, results[-1].own_stage_s, notes)
     transport.close()
     if folder is not None and workload is not None:
@@ -57,3 +64,8 @@ def train(world: World, config: configs.Config, args: argparse.Namespace) -> int
     if not all(result.replicas_agree for result in results):
         raise RuntimeError("the ranks' weights differ at the end of training: the reduction gave them different sums")
     return 0
+
+
+def bytes_per_channel(sent: list[dict[ByteKey, NDArray[np.int64]]]) -> dict[ByteKey, list[list[int]]]:
+    """Every rank's counters as [sender][receiver] bytes of the whole run, per phase, layer and direction."""
+    return {key: [counts[key].tolist() for counts in sent] for key in sent[0]}

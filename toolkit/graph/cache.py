@@ -57,7 +57,9 @@ def cache_root(config: Config) -> Path:
     """partition.cache, else $BITRING_CACHE/partitions, else ~/.cache/bitring/partitions."""
     if config.partition.cache:
         return Path(config.partition.cache)
-    return Path(os.environ.get("BITRING_CACHE") or Path.home() / ".cache" / "bitring") / "partitions"
+    if own := os.environ.get("BITRING_CACHE"):
+        return Path(own) / "partitions"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bitring" / "partitions"
 
 
 def ensure(config: Config, ranks: int, say: Say = lambda text: None) -> CachedPartition:

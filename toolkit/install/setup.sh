@@ -55,9 +55,9 @@ install_requirements() {
     [ -x "$VENV/bin/python" ] || { say "virtual environment $VENV"; "$PYTHON" -m venv "$VENV"; }
     say "requirements ($list); torch is the large one, some minutes on a first call"
     # setuptools .. packaging: what Horovod's setup.py imports, there being no build isolation
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -r "$PROJECT/$list" \
+    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r "$PROJECT/$list" \
         'setuptools<81' wheel cffi cloudpickle psutil pyyaml packaging
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e "$PROJECT"
+    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e "$PROJECT"
 }
 
 # The wheel is built once per (horovod, torch, Python, MPI, architecture) and kept.
@@ -93,7 +93,7 @@ install_horovod() {
         mv "$build/wheel" "$wheels"
         rm -rf "$build"
     fi
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall \
+    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-index --force-reinstall \
         "$wheels"/horovod-*.whl
     flock -u 9
 }
