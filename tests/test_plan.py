@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit import config as configs
-from toolkit.comm.plan import STEPS, LayerShape, bytes_by_reach, layer_shapes, make_plan, parse_steps
 from toolkit.errors import UserError
+from toolkit.plan import STEPS, LayerShape, bytes_by_reach, layer_shapes, make_plan, parse_steps
 from toolkit.traffic import flows, savings, total_bytes
 
 THREE = (

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.comm.plan import STEPS, LayerShape, LayerStep, make_plan
+from toolkit.plan import STEPS, LayerShape, LayerStep, make_plan
 
 Channels = NDArray[np.int64]  # [N, N, R] rows from sender to receiver of each reach (graph/cache.py)
 

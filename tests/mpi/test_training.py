@@ -9,13 +9,13 @@ import pytest
 
 from simulator import workload as workloads
 from toolkit import config as configs
-from toolkit.comm.plan import layer_shapes, make_plan, parse_steps
 from toolkit.comm.transport import Nothing
 from toolkit.comm.world import Solo
 from toolkit.commands.train import train
 from toolkit.errors import UserError
 from toolkit.graph import cache, registry
 from toolkit.graph.part import whole
+from toolkit.plan import layer_shapes, make_plan, parse_steps
 from toolkit.traffic import flows, total_bytes
 from toolkit.train.loop import train_seed
 from toolkit.train.trainer import Trainer, make_transport

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from toolkit.comm.codec import Codec
 from toolkit.comm.ledger import Ledger, Phase
-from toolkit.comm.plan import LayerStep, travelling
 from toolkit.comm.transport import Pending, Transport
 from toolkit.graph.part import Part
 from toolkit.keyed import dropout_mask, kept_per_row
+from toolkit.plan import LayerStep, travelling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from toolkit import config as configs
 from toolkit import launch, methods
-from toolkit.comm import plan as planning
+from toolkit import plan as planning
 from toolkit.comm.world import MpiWorld, Solo, World
 from toolkit.errors import UserError
 from toolkit.graph import cache

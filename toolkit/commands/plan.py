@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit import config as configs
+from toolkit import plan as planning
 from toolkit import report
-from toolkit.comm import plan as planning
 from toolkit.commands.common import check_ranks, log, read_config, start_logging
 from toolkit.graph import cache
 from toolkit.traffic import Flow, Saving, busiest_bytes, flows, savings, total_bytes

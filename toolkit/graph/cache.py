@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.comm import plan as planning
+from toolkit import plan as planning
 from toolkit.config import Config
 from toolkit.errors import UserError
 from toolkit.graph import part as parts_io

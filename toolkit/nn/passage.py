@@ -10,8 +10,8 @@ from torch import Tensor
 
 from toolkit.comm.halo import Masks
 from toolkit.comm.ledger import Ledger
-from toolkit.comm.plan import LayerStep
 from toolkit.nn.sparse import SparseMatrix, multiply
+from toolkit.plan import LayerStep
 
 Transform = Callable[[Tensor], Tensor]
 

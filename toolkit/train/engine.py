@@ -13,7 +13,6 @@ from torch import Tensor
 from toolkit.comm import codec as codecs
 from toolkit.comm.halo import Crossing, RangeTrace, Route, make_masks, make_route
 from toolkit.comm.ledger import Ledger
-from toolkit.comm.plan import LayerShape, LayerStep, Plan
 from toolkit.comm.transport import Transport
 from toolkit.graph.data import Features
 from toolkit.graph.part import Part
@@ -21,6 +20,7 @@ from toolkit.nn.attention import Edges
 from toolkit.nn.model import Network
 from toolkit.nn.passage import Held, Passage, Rows, aggregate_once
 from toolkit.nn.sparse import SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
+from toolkit.plan import LayerShape, LayerStep, Plan
 
 PassKind = Literal["train", "evaluate"]
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from simulator.workload import Exchange, Workload
 from toolkit import config as configs
-from toolkit.comm.plan import LayerStep, travelling
 from toolkit.comm.world import World
 from toolkit.errors import UserError
 from toolkit.graph.part import Part
 from toolkit.nn.sparse import gcn_coefficients, mean_coefficients
+from toolkit.plan import LayerStep, travelling
 from toolkit.train.trainer import Trainer
 
 METRICS_VERSION = 1

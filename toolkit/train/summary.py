@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import config as configs
+from toolkit import plan as planning
 from toolkit import report
-from toolkit.comm import plan as planning
 from toolkit.graph import cache
 from toolkit.traffic import savings
 from toolkit.train.loop import SeedResult

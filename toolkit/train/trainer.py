@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from toolkit import config as configs
 from toolkit import methods
+from toolkit import plan as planning
 from toolkit.comm import codec as codecs
-from toolkit.comm import plan as planning
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.reduce import gradient_sum
 from toolkit.comm.transport import Nothing, Transport
