@@ -154,14 +154,14 @@ class Crossing:
 
     def forward_depart(self, rows: Tensor) -> Tensor:
         masks, route = self._masks, self._route
-        local = rows.view_as(rows) if masks is None else rows * masks.inner * masks.scale
         with self._ledger.stage("encode"):
+            wire = rows[route.send_rows]
             if self._send_columns is not None:  # before the scaling, only what the mask keeps
-                wire = rows[route.send_rows].gather(1, self._send_columns)
-            else:
-                wire = local[route.send_rows]
+                wire = wire.gather(1, self._send_columns)
+            elif masks is not None:
+                wire = wire * masks.inner[route.send_rows] * masks.scale
         self._post(wire, route.send_counts, route.receive_counts, backward=False)
-        return local
+        return rows.view_as(rows) if masks is None else rows * masks.inner * masks.scale
 
     def forward_arrive(self) -> Tensor:
         route, step = self._route, self._step
