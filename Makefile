@@ -16,23 +16,26 @@ MPI_PYTEST := python -m mpi4py -m pytest tests/mpi -p no:cacheprovider --timeout
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup train check doctor test test-unit test-reduction-7 lint clean
+.PHONY: help setup setup-run train check doctor test test-unit test-reduction-7 lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-zA-Z0-9N-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
 	@echo
 	@echo "  NP=$(NP)  CONFIG=$(CONFIG)  LAUNCHER=$(LAUNCHER)  VENV=$(VENV)  PYTHON=$(PYTHON)  PYTEST='-k name'"
 
+setup-run: # what training needs, without the development tools
+	@BITRING_DEV=0 PYTHON="$(PYTHON)" toolkit/install/setup.sh "$(VENV)"
+
 setup: ## system packages, virtual environment, requirements, Horovod; at once when all is there
 	@PYTHON="$(PYTHON)" toolkit/install/setup.sh "$(VENV)"
 
-train: setup ## train CONFIG over NP ranks of this host
+train: setup-run ## train CONFIG over NP ranks of this host
 	@$(BIN)/bitring train $(CONFIG) -np $(NP) --launcher $(LAUNCHER)
 
-check: setup ## does what is installed work? ten seconds; REQUIRE=horovod,glpk,mpi refuses gaps
+check: setup-run ## does what is installed work? ten seconds; REQUIRE=horovod,glpk,mpi refuses gaps
 	@$(BIN)/bitring check --require "$(REQUIRE)"
 
-doctor: setup ## what is installed, what is missing, how to get it
+doctor: setup-run ## what is installed, what is missing, how to get it
 	@$(BIN)/bitring doctor
 
 test: setup test-unit test-1 test-2 test-3 test-4 test-reduction-7 ## all tests: in one process, then over 1, 2, 3, 4 ranks

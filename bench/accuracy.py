@@ -50,7 +50,6 @@ def measure(name: str, ranks: int, seeds: int, overrides: list[str]) -> dict[str
         "per_seed_percent": [
             100 * line["best"]["scores"]["test"]["accuracy"] for line in lines if line["kind"] == "seed"
         ],
-        "epoch_s_median": summary["epoch_s_median"],
         "goal_percent": GOALS[name],
         "published_percent": PUBLISHED[name],
     }
@@ -64,7 +63,10 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value")
     args = parser.parse_args()
     results = [measure(name, args.ranks, args.seeds, args.set) for name in args.names]
-    path = file_result("accuracy", {"ranks": args.ranks, "seeds": args.seeds, "set": args.set, "results": results})
+    path = file_result(
+        f"accuracy-{'-'.join(args.names)}",
+        {"ranks": args.ranks, "seeds": args.seeds, "set": args.set, "results": results},
+    )
     rows = [
         [
             r["graph"],
@@ -72,14 +74,13 @@ def main() -> int:
             f"{r['goal_percent']:.1f}",
             f"{r['published_percent']:.1f}",
             "met" if r["test_accuracy_mean_percent"] >= r["goal_percent"] else "MISSED",
-            report.seconds(r["epoch_s_median"]),
         ]
         for r in results
     ]
     print(f"GCN 2 x 16, public split, {args.ranks} ranks, {args.seeds} seeds, {machine()['date']}")
-    print(report.table(rows, ["graph", "test accuracy, %", "goal", "published", "", "epoch"]))
+    print(report.table(rows, ["graph", "test accuracy, %", "goal", "published", ""]))
     print(path)
-    return 0
+    return 0 if all(r["test_accuracy_mean_percent"] >= r["goal_percent"] for r in results) else 1
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ class Exchange:
     Messages are ordered by sender, then receiver, then node. ``range_squared`` is the traced
     (max - min)^2 of each row that travels; ``alpha_squared`` the sum of the squared aggregation
     coefficients from that row to its targets on the receiver (1 backward: the receiver has summed
-    already; NaN where coefficients are learned).
+    already; NaN where coefficients are learned). Seconds are each rank's, medians over epochs:
+    encode | messages fly || central | decode | marginal; backward: encode after marginal.
     """
 
     layer: int
@@ -41,6 +42,11 @@ class Exchange:
     rows: NDArray[np.int64]  # [N, N] messages, row the sender, column the receiver
     range_squared: F64  # [M]
     alpha_squared: F64  # [M]
+    encode_s: F64  # [N] gather, select, write
+    flight_s: F64  # [N] from the first send to the last arrival
+    central_s: F64  # [N] product over local rows, while messages fly
+    decode_s: F64  # [N] read, place
+    marginal_s: F64  # [N] product over halo rows
 
     def channel_bytes(self) -> NDArray[np.int64]:
         """[N, N] bytes on each channel, no metadata (unquantised rows carry none)."""
@@ -52,11 +58,9 @@ class Workload:
     """A training epoch of N ranks. Seconds are medians over epochs, one per rank."""
 
     ranks: int
-    exchanges: tuple[Exchange, ...]
-    central_s: F64  # [N] products over local rows, forward and backward
-    marginal_s: F64  # [N] products over halo rows
+    exchanges: tuple[Exchange, ...]  # in the order in which an epoch makes them
+    held_s: F64  # [N] products of layers that exchange nothing
     dense_s: F64  # [N] everything else on the compute device
-    codec_s_per_byte: F64  # [N] writing and reading rows, per byte of payload
     weight_gradient_bytes: int
     weight_gradient_s: float
     transport: str
@@ -68,8 +72,9 @@ class Workload:
         return int(sum(exchange.channel_bytes().sum() for exchange in self.exchanges))
 
 
-_RANK_ARRAYS = ("central_s", "marginal_s", "dense_s", "codec_s_per_byte")
-_EXCHANGE_ARRAYS = ("rows", "range_squared", "alpha_squared")
+_RANK_ARRAYS = ("held_s", "dense_s")
+_STAGES = ("encode_s", "flight_s", "central_s", "decode_s", "marginal_s")
+_EXCHANGE_ARRAYS = ("rows", "range_squared", "alpha_squared", *_STAGES)
 
 
 def save(workload: Workload, path: Path) -> None:
@@ -99,6 +104,8 @@ def load(path: Path) -> Workload:
             arrays = {key: file[key] for key in file.files if key != "header"}
     except Exception as error:  # numpy raises half a dozen kinds for a damaged file
         raise WorkloadError(f"{path} is no workload file ({type(error).__name__}: {error})") from None
+    if not isinstance(header, dict):
+        raise WorkloadError(f"{path} is no workload file (its header is a {type(header).__name__})")
     if header.get("version") != WORKLOAD_VERSION:
         raise WorkloadError(f"{path} is of version {header.get('version')}; this bitring reads {WORKLOAD_VERSION}")
     try:
@@ -117,11 +124,16 @@ def load(path: Path) -> Workload:
 
 def _check(workload: Workload, path: Path) -> None:
     n = workload.ranks
+    if not isinstance(n, int) or n < 1:
+        raise WorkloadError(f"{path}: ranks is {n!r}; it must be a number >= 1")
     for name in _RANK_ARRAYS:
-        if getattr(workload, name).shape != (n,):
-            raise WorkloadError(f"{path}: {name} has shape {getattr(workload, name).shape}, not ({n},)")
+        _check_seconds(getattr(workload, name), n, f"{path}: {name}")
     for exchange in workload.exchanges:
         where = f"{path}: layer {exchange.layer} {exchange.direction}"
+        if exchange.direction not in ("forward", "backward"):
+            raise WorkloadError(f"{where}: the direction must be forward or backward")
+        if not (0 < exchange.bits <= 64 and exchange.row_entries > 0):
+            raise WorkloadError(f"{where}: {exchange.row_entries} entries of {exchange.bits} bits are no row")
         if exchange.rows.shape != (n, n) or (exchange.rows < 0).any() or exchange.rows.diagonal().any():
             raise WorkloadError(f"{where}: rows must be {n} x {n} counts with an empty diagonal")
         messages = int(exchange.rows.sum())
@@ -130,3 +142,12 @@ def _check(workload: Workload, path: Path) -> None:
                 raise WorkloadError(
                     f"{where}: {name} has {len(getattr(exchange, name))} entries for {messages} messages"
                 )
+        for name in _STAGES:
+            _check_seconds(getattr(exchange, name), n, f"{where}: {name}")
+
+
+def _check_seconds(seconds: F64, ranks: int, where: str) -> None:
+    if seconds.shape != (ranks,):
+        raise WorkloadError(f"{where} has shape {seconds.shape}, not ({ranks},)")
+    if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
+        raise WorkloadError(f"{where} holds {seconds.min()}; seconds are finite and >= 0")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import doctor, launch, selfcheck
+from toolkit import doctor, launch, programs, selfcheck
 from toolkit.errors import UserError
 
 pytestmark = pytest.mark.timeout(90)
@@ -79,28 +79,28 @@ def test_program_that_does_not_start(tmp_path: Path) -> None:
     broken = tmp_path / "tool"
     broken.write_text("#!/nonexistent/python\n")
     broken.chmod(0o755)
-    assert doctor._version(str(broken)) is None
+    assert programs.program_version(str(broken)) is None
 
 
 def test_glpsol_is_found_and_runs() -> None:
-    path = doctor.find_glpsol()
+    path = programs.find_glpsol()
     assert path is not None
     result = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
     assert "GLPSOL" in result.stdout
 
 
 def test_glpsol_that_does_not_start_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = doctor.find_glpsol()
+    good = programs.find_glpsol()
     broken = tmp_path / "glpsol"
     broken.write_text("#!/nonexistent/python\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(doctor.sys, "executable", str(tmp_path / "python"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(programs.sys, "executable", str(tmp_path / "python"))  # type: ignore[attr-defined]
     monkeypatch.setenv("PATH", f"{tmp_path}:{Path(str(good)).parent}")
-    doctor.find_glpsol.cache_clear()
+    programs.find_glpsol.cache_clear()
     try:
-        assert doctor.find_glpsol() == good
+        assert programs.find_glpsol() == good
     finally:
-        doctor.find_glpsol.cache_clear()
+        programs.find_glpsol.cache_clear()
 
 
 def test_check_prints_a_line_each(capfd: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,6 @@ def test_ranks_get_arguments_and_environment(launcher: str, tmp_path: Path) -> N
         assert told["job"] == told["world"] == [rank, 2]
         assert told["toolkit"] == launch.__file__
         assert told["env"]["OMP_NUM_THREADS"] == str(max(1, launch.cores() // 2))
-        assert told["env"]["MALLOC_MMAP_MAX_"] == "0"
         assert told["env"]["BITRING_TTY"] == "0"
 
 
@@ -152,10 +151,9 @@ def test_more_ranks_than_cores_without_activated_environment(tmp_path: Path) -> 
 
 def test_what_the_user_has_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
     monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "0")
     env = launch.environment(1000)
-    assert (env["OMP_NUM_THREADS"], env["MALLOC_TOP_PAD_"], env["OMPI_MCA_mpi_yield_when_idle"]) == ("3", "1", "0")
+    assert (env["OMP_NUM_THREADS"], env["OMPI_MCA_mpi_yield_when_idle"]) == ("3", "0")
 
 
 def test_root_is_allowed_only_for_root(monkeypatch: pytest.MonkeyPatch) -> None:

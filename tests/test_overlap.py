@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.graphs import random_graph
 from tests.support.local_world import run_ranks
-from toolkit.comm.ledger import Ledger
+from toolkit.comm.ledger import WHOLE, Ledger
 from toolkit.config import Config, Model
 from toolkit.graph.part import build_parts
 from toolkit.train.trainer import Trainer
@@ -49,13 +49,13 @@ class ToldLedger(Ledger):
         super().__init__(ranks)
         self.events = events
 
-    def stage(self, name):
+    def stage(self, name, layer=WHOLE, direction="forward"):
         if name in ("central", "marginal"):
             self.events.append(name)
-        return super().stage(name)
+        return super().stage(name, layer, direction)
 
 
-@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 def test_local_rows_are_multiplied_while_messages_travel(kind):
     graph = random_graph(60)
     owned = list(build_parts(graph, np.arange(60) % 2, 2))
@@ -69,6 +69,7 @@ def test_local_rows_are_multiplied_while_messages_travel(kind):
         trainer.gradients(0)
         return events
 
+    held = ["central", "marginal"] if kind == "gat" else []  # attention is never held
     for events in run_ranks(2, work):
-        # layer 0 is held; layers 1 and 2 cross forward, then back in the opposite order
-        assert events == FORWARD + FORWARD + BACKWARD + BACKWARD
+        # layer 0 exchanges nothing; layers 1 and 2 cross forward, then back in the opposite order
+        assert events == held + FORWARD + FORWARD + BACKWARD + BACKWARD + held[::-1]

@@ -51,10 +51,13 @@ def test_narrow_is_by_bytes_that_would_travel():
     assert (step.sends, step.entries) == ("outputs", 200)
 
 
-def test_w_first_at_layer_0_sends_errors_back():
-    """Where layer 0's rows travel after W, the gradient of W needs the remote share."""
+def test_w_first_at_layer_0_sends_errors_back_and_must_pay_for_them():
+    """Where layer 0's rows travel after W, the gradient of W needs the remote share: there and back."""
     step = make_plan(THREE, parse_steps("narrow")).train[0]
-    assert (step.sends, step.backward) == ("outputs", True)
+    assert (step.sends, step.entries, step.backward) == ("outputs", 256, True)  # 2 x 256 < 602
+    wide = (LayerShape(inputs=511, outputs=256, dropout=0.0), THREE[1])
+    step = make_plan(wide, parse_steps("narrow")).train[0]
+    assert (step.sends, step.entries, step.backward) == ("inputs", 511, False)
 
 
 def test_gat_widths_count_all_heads():
@@ -86,9 +89,8 @@ def test_every_step_saves_and_predictions_agree(data, ranks):
     )
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     channels = rng.integers(0, 50, (ranks, ranks, 65)) * ~np.eye(ranks, dtype=bool)[:, :, None]
-    saved = savings(shapes, channels, lambda entries: 4 * entries)
+    saved = savings(shapes, channels, 4)
     totals = [s.total_bytes for s in saved]
-    # narrow alone may add layer 0's errors, but "once" comes first, so the order below never loses
     assert totals == sorted(totals, reverse=True)
     assert [s.step for s in saved] == ["paper", *STEPS]
     for text in ("exact", "paper", "kept+needed"):
@@ -96,4 +98,4 @@ def test_every_step_saves_and_predictions_agree(data, ranks):
         weights = bytes_by_reach(plan, 4)
         by_reach = channels.sum((0, 1))
         expected = sum(int(by_reach[r] * weights[min(r, layers)]) for r in range(65))
-        assert total_bytes(flows(plan.train, channels, lambda e: 4 * e)).sum() == expected
+        assert total_bytes(flows(plan.train, channels, 4)).sum() == expected

@@ -8,6 +8,11 @@ import pytest
 from simulator.workload import Exchange, Workload, WorkloadError, load, save
 
 
+def seconds():
+    names = ("encode_s", "flight_s", "central_s", "decode_s", "marginal_s")
+    return {name: np.full(2, 0.1 * i) for i, name in enumerate(names)}
+
+
 def sample():
     rows = np.array([[0, 3], [2, 0]])
     return Workload(
@@ -21,6 +26,7 @@ def sample():
                 rows=rows,
                 range_squared=np.arange(5.0),
                 alpha_squared=np.ones(5),
+                **seconds(),
             ),
             Exchange(
                 layer=1,
@@ -30,12 +36,11 @@ def sample():
                 rows=rows.T,
                 range_squared=np.ones(5),
                 alpha_squared=np.ones(5),
+                **seconds(),
             ),
         ),
-        central_s=np.array([0.1, 0.2]),
-        marginal_s=np.zeros(2),
+        held_s=np.array([0.1, 0.2]),
         dense_s=np.ones(2),
-        codec_s_per_byte=np.full(2, 1e-9),
         weight_gradient_bytes=100,
         weight_gradient_s=0.01,
         transport="ring:posted",
@@ -78,7 +83,12 @@ def rewrite(path, change):
         (lambda h, a: h.pop("graph"), "no whole workload"),
         (lambda h, a: h.update(surprise=1), "no whole workload"),
         (lambda h, a: a.pop("1.rows"), "no whole workload"),
-        (lambda h, a: a.update(central_s=np.zeros(3)), "central_s has shape"),
+        (lambda h, a: a.update(held_s=np.zeros(3)), "held_s has shape"),
+        (lambda h, a: a.update({"1.flight_s": np.array([0.1, np.nan])}), "seconds are finite"),
+        (lambda h, a: a.update(dense_s=np.array([0.1, -1.0])), "seconds are finite"),
+        (lambda h, a: h["exchanges"][0].update(bits=0), "no row"),
+        (lambda h, a: h["exchanges"][0].update(direction="up"), "forward or backward"),
+        (lambda h, a: h.update(ranks=-1), "ranks is -1"),
         (lambda h, a: a.update({"0.rows": -a["0.rows"]}), "empty diagonal"),
         (lambda h, a: a.update({"0.rows": a["0.rows"] + 1}), "empty diagonal"),
         (lambda h, a: a.update({"0.range_squared": np.ones(4)}), "4 entries for 5 messages"),

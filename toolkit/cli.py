@@ -79,13 +79,13 @@ def parser() -> argparse.ArgumentParser:
         "verify",
         "compare N ranks with one process: loss, gradients, weights",
         "verify:run",
-        "Use --set train.dtype=float64 to tell a wrong result from rounding: differences then are 1e-12 or less.",
+        "With --set train.dtype=float64 rounding is 1e-9 or less: what is larger is an error.",
     )
     add_config_arguments(verify)
     add_rank_arguments(verify)
     verify.add_argument("--steps", type=int, default=20, metavar="K", help="optimiser steps (default 20)")
     verify.add_argument(
-        "--tolerance", type=float, metavar="X", help="largest relative difference (default 1e-5; float64: 1e-12)"
+        "--tolerance", type=float, metavar="X", help="largest difference allowed (default 1e-5, float64 1e-9)"
     )
 
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")

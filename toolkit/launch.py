@@ -118,10 +118,6 @@ def environment(ranks: int) -> dict[str, str]:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cores() // ranks)),
-        # glibc hands large temporaries back at once, and every next one pays its page faults again
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": str(2**40),
-        "MALLOC_TOP_PAD_": str(2**26),
         # mpirun gives the ranks a terminal for stdout and a pipe for stderr, whatever ours are
         "BITRING_TTY": str(int(sys.stderr.isatty())),
         "OMPI_MCA_rmaps_base_oversubscribe": "1",

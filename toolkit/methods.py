@@ -32,7 +32,7 @@ class MethodRow:
 TABLE: tuple[MethodRow, ...] = (
     MethodRow(
         name="vanilla",
-        summary="every halo row, every layer, every epoch, unquantised: the reference",
+        summary="fresh rows, every layer, every epoch, as the plan says, unquantised: the reference",
         transports=("ring", "horovod"),
         codecs=("float32", "bfloat16"),
         freshness="fresh",

@@ -23,10 +23,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit import config
+from toolkit import config as configs
 from toolkit.errors import UserError, nearest
 from toolkit.keyed import kept_per_row
 
+PassKind = Literal["train", "evaluate"]
 STEPS = ("once", "kept", "narrow", "needed")
 
 
@@ -79,7 +80,7 @@ def parse_steps(plan: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def layer_shapes(model: config.Model, num_features: int, num_classes: int) -> tuple[LayerShape, ...]:
+def layer_shapes(model: configs.Model, num_features: int, num_classes: int) -> tuple[LayerShape, ...]:
     """Widths of every layer of a model on a graph."""
     widths = [num_features] + [model.hidden] * (model.layers - 1)
     last = num_classes * (model.out_heads if model.kind == "gat" else 1)
@@ -101,12 +102,26 @@ def make_plan(shapes: Sequence[LayerShape], steps: frozenset[str]) -> Plan:
     )
 
 
+def plan_of(config: configs.Config, num_features: int, num_classes: int) -> Plan:
+    """The plan of a configuration on a graph of these widths."""
+    return make_plan(layer_shapes(config.model, num_features, num_classes), parse_steps(config.method.plan))
+
+
+def bytes_per_entry(config: configs.Config, kind: PassKind) -> int:
+    """Bytes of one entry on the wire. Evaluation is exact whatever the codec; float32 is as wide as the arithmetic."""
+    if kind == "train" and config.method.codec == "bfloat16":
+        return 2
+    return 8 if config.train.dtype == "float64" else 4
+
+
 def _layer_step(shapes: Sequence[LayerShape], layer: int, steps: frozenset[str], *, training: bool) -> LayerStep:
     shape = shapes[layer]
     dropout = shape.dropout if training else 0.0
     held = layer == 0 and "once" in steps
     kept = kept_per_row(shape.inputs, dropout) if "kept" in steps else shape.inputs
-    narrow = not held and "narrow" in steps and shape.outputs < kept
+    # layer 0's inputs have no errors to send back; rows after W do, so there it costs twice
+    ways = 2 if training and layer == 0 else 1
+    narrow = not held and "narrow" in steps and shape.outputs * ways < kept
     return LayerStep(
         layer=layer,
         sends="nothing" if held else "outputs" if narrow else "inputs",

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from toolkit.programs import find_glpsol
+
 RANK_CHECKS = ("mpi ring", "mpi allreduce", "horovod allreduce", "horovod alltoall")
 RING_BYTES = 1 << 20  # far above the eager limit: the rendezvous path is the one that breaks in containers
 
@@ -117,8 +119,6 @@ def _metis() -> str:
 
 
 def _glpk() -> str:
-    from toolkit.doctor import find_glpsol
-
     glpsol = find_glpsol()
     if glpsol is None:
         raise ModuleNotFoundError("no glpsol next to this Python or on PATH")

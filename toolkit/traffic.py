@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.graph.partition import busiest
 from toolkit.plan import STEPS, LayerShape, LayerStep, make_plan
 
 Channels = NDArray[np.int64]  # [N, N, R] rows from sender to receiver of each reach (graph/cache.py)
@@ -24,16 +24,18 @@ class Flow:
     num_bytes: NDArray[np.int64]  # [N, N]
 
 
-def flows(steps: tuple[LayerStep, ...], channels: Channels, row_bytes: Callable[[int], int]) -> list[Flow]:
+def flows(steps: tuple[LayerStep, ...], channels: Channels, bytes_per_entry: int) -> list[Flow]:
     """Everything that one pass sends: forward layers ascending, then backward descending."""
     found = []
     for step in steps:
         rows = rows_of(step, channels)
-        found.append(Flow(step=step, direction="forward", rows=rows, num_bytes=rows * row_bytes(step.entries)))
+        found.append(Flow(step=step, direction="forward", rows=rows, num_bytes=rows * step.entries * bytes_per_entry))
     for step in reversed(steps):
         if step.backward:
             rows = rows_of(step, channels).T
-            found.append(Flow(step=step, direction="backward", rows=rows, num_bytes=rows * row_bytes(step.entries)))
+            found.append(
+                Flow(step=step, direction="backward", rows=rows, num_bytes=rows * step.entries * bytes_per_entry)
+            )
     return found
 
 
@@ -51,11 +53,6 @@ def total_bytes(found: list[Flow]) -> NDArray[np.int64]:
     return sum((flow.num_bytes for flow in found), np.zeros_like(found[0].num_bytes))
 
 
-def busiest_bytes(per_channel: NDArray[np.int64]) -> int:
-    """Most bytes that one rank sends and receives."""
-    return int((per_channel.sum(0) + per_channel.sum(1)).max())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
     """A training epoch's bytes after taking the first so many steps of the exact plan."""
@@ -65,17 +62,17 @@ class Saving:
     busiest_bytes: int
 
 
-def savings(shapes: tuple[LayerShape, ...], channels: Channels, row_bytes: Callable[[int], int]) -> list[Saving]:
+def savings(shapes: tuple[LayerShape, ...], channels: Channels, bytes_per_entry: int) -> list[Saving]:
     """The papers' plan, then one step after the other."""
     found = []
     for taken in range(len(STEPS) + 1):
         plan = make_plan(shapes, frozenset(STEPS[:taken]))
-        per_channel = total_bytes(flows(plan.train, channels, row_bytes))
+        per_channel = total_bytes(flows(plan.train, channels, bytes_per_entry))
         found.append(
             Saving(
                 step="paper" if taken == 0 else STEPS[taken - 1],
                 total_bytes=int(per_channel.sum()),
-                busiest_bytes=busiest_bytes(per_channel),
+                busiest_bytes=round(busiest(per_channel)),
             )
         )
     return found

@@ -42,9 +42,9 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """First loss and gradients, last weights."""
+    """Every loss, the first gradients, the last weights."""
 
-    loss: float
+    losses: list[float]
     gradients: list[Tensor]
     weights: list[Tensor]
 
@@ -52,12 +52,11 @@ class Trajectory:
 def follow(part: Part, config: Config, world: World, transport: Transport, steps: int) -> Trajectory:
     """Take ``steps`` steps and keep what verify compares."""
     trainer = Trainer(part, config, world, transport)
-    first = trainer.gradients(0)
+    losses = [trainer.gradients(0).loss]
     gradients = [p.grad.clone() for p in trainer.parameters if p.grad is not None]
     trainer.optimizer.step()
-    for epoch in range(1, steps):
-        trainer.step(epoch)
-    return Trajectory(first.loss, gradients, parameter_copies(trainer.parameters))
+    losses += [trainer.step(epoch).loss for epoch in range(1, steps)]
+    return Trajectory(losses, gradients, parameter_copies(trainer.parameters))
 
 
 def single_process(graph: Graph, config: Config, steps: int) -> Trajectory:
@@ -77,7 +76,7 @@ def compare(ours: Trajectory, reference: Trajectory, config: Config, part: Part,
     weight, worst_weight = _worst(ours.weights, reference.weights, names)
     return Verification(
         steps=steps,
-        loss=abs(ours.loss - reference.loss) / max(abs(reference.loss), 1e-30),
+        loss=max(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(ours.losses, reference.losses, strict=True)),
         gradients=gradient,
         worst_gradient=worst_gradient,
         weights=weight,

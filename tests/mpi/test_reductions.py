@@ -31,7 +31,7 @@ def graph_of(name, directed):
     return registry.load(configs.Config(data=configs.Data(name=name, symmetrise=not directed, feature_norm="row")))
 
 
-def check(world, graph, kind, partition, optimizer="adam", **method):
+def check(world, graph, kind, partition, optimizer="adam", reduction="auto", **method):
     """Compare on every rank; the reference is computed by rank 0 alone.
 
     Adam turns a gradient entry that is all rounding into a step of a whole learning rate, so a
@@ -41,7 +41,7 @@ def check(world, graph, kind, partition, optimizer="adam", **method):
         model=configs.Model(kind=kind, layers=3, hidden=16, heads=2, dropout=0.5, input_dropout=0.2, norm="layer"),
         method=configs.Method(**method),
         partition=configs.Partition(method=partition, tries=2),
-        train=configs.Train(threads=1, optimizer=optimizer),
+        train=configs.Train(threads=1, optimizer=optimizer, reduction=reduction),
     )
     parts = assign(graph, world.size, config.partition, WEIGHTS).parts
     owned = list(build_parts(graph, parts, world.size))
@@ -75,9 +75,12 @@ def test_rings_and_plans(world, ring, plan):
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
-def test_horovods_alltoall(world, kind):
+@pytest.mark.parametrize("transport", ["ring", "horovod"])
+@pytest.mark.parametrize("reduction", ["mpi", "horovod"])
+def test_horovod_beside_mpi4py(world, kind, transport, reduction):
+    """Horovod's thread and the ring's own, in every combination."""
     need_horovod()
-    check(world, graph_of("digits", False), kind, "metis", transport="horovod")
+    check(world, graph_of("digits", False), kind, "metis", transport=transport, reduction=reduction)
 
 
 def test_the_oracle_sees_a_wrong_exchange(world):
@@ -98,4 +101,4 @@ def test_float64_tells_rounding_from_error(world):
     transport = make_transport(world, config.method)
     ours = follow(owned[world.rank], config, world, transport, STEPS)
     transport.close()
-    assert compare(ours, single_process(graph, config, STEPS), config, owned[0], STEPS).largest < 1e-12
+    assert compare(ours, single_process(graph, config, STEPS), config, owned[0], STEPS).largest < 1e-10

@@ -15,7 +15,7 @@ from toolkit.commands.train import train
 from toolkit.errors import UserError
 from toolkit.graph import cache, registry
 from toolkit.graph.part import whole
-from toolkit.plan import layer_shapes, make_plan, parse_steps
+from toolkit.plan import bytes_per_entry, plan_of
 from toolkit.traffic import flows, total_bytes
 from toolkit.train.loop import train_seed
 from toolkit.train.trainer import Trainer, make_transport
@@ -43,11 +43,14 @@ def partition_of(world, config):
 
 
 @pytest.mark.parametrize("plan", ["exact", "paper", "kept", "once+narrow"])
-@pytest.mark.parametrize("codec", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("codec", "dtype"), [("float32", "float32"), ("bfloat16", "float32"), ("float32", "float64")])
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
-def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, kind):
+def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, dtype, kind):
     config = configuration(
-        shared_tmp, method={"plan": plan, "codec": codec}, model={"kind": kind, "input_dropout": 0.2}
+        shared_tmp,
+        method={"plan": plan, "codec": codec},
+        model={"kind": kind, "input_dropout": 0.2},
+        train={"dtype": dtype},
     )
     partition = partition_of(world, config)
     part = partition.load(world.rank)
@@ -57,16 +60,16 @@ def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, kin
         trainer.step(epoch)
     trainer.evaluate()
     transport.close()
-    made = make_plan(layer_shapes(config.model, part.num_features, part.num_classes), parse_steps(plan))
-    entry_bytes = cache.entry_bytes(config)
-    for kind_of_pass, steps, width, times in (("train", made.train, entry_bytes, 3), ("evaluate", made.evaluate, 4, 1)):
-        for flow in flows(steps, partition.channels, lambda entries, w=width: entries * w):
+    made = plan_of(config, part.num_features, part.num_classes)
+    for kind_of_pass, steps, times in (("train", made.train, 3), ("evaluate", made.evaluate, 1)):
+        for flow in flows(steps, partition.channels, bytes_per_entry(config, kind_of_pass)):
             counted = trainer.ledger.sent.get((kind_of_pass, flow.step.layer, flow.direction))
             predicted = times * flow.num_bytes[world.rank]
             assert (counted is None and not predicted.any()) or counted.tolist() == predicted.tolist()
     held = made.train[0].sends == "nothing"
     setup = trainer.ledger.phase_bytes("setup")
-    assert setup == (partition.channels[world.rank].sum() * part.num_features * 4 if held else 0)
+    width = {"float32": 4, "float64": 8}[dtype]
+    assert setup == (partition.channels[world.rank].sum() * part.num_features * width if held else 0)
     assert trainer.ledger.weight_gradient_bytes == (3 * trainer.gradient_bytes if world.size > 1 else 0)
 
 
@@ -76,10 +79,10 @@ def test_the_same_run_twice_gives_the_same_bits(world, shared_tmp):
     weights = []
     for _ in range(2):
         transport = make_transport(world, config.method)
-        result, trainer = train_seed(part, config, world, transport, 0, None)
+        trained = train_seed(part, config, world, transport, 0, None)
         transport.close()
-        assert result.replicas_agree
-        weights.append([p.detach().numpy().tobytes() for p in trainer.parameters])
+        assert trained.result.replicas_agree
+        weights.append([p.detach().numpy().tobytes() for p in trained.trainer.parameters])
     assert weights[0] == weights[1]
 
 
@@ -89,7 +92,7 @@ def test_ring_semantics_give_the_same_bits(world, shared_tmp):
         config = configuration(shared_tmp, method={"ring": ring}, train={"epochs": 4})
         part = partition_of(world, config).load(world.rank)
         transport = make_transport(world, config.method)
-        _, trainer = train_seed(part, config, world, transport, 0, None)
+        trainer = train_seed(part, config, world, transport, 0, None).trainer
         transport.close()
         weights.add(b"".join(p.detach().numpy().tobytes() for p in trainer.parameters))
     assert len(weights) == 1
@@ -135,8 +138,7 @@ def test_a_run_folder(world, shared_tmp, capsys):
     assert workload.epoch_bytes() == seeds[-1]["train_bytes"], "the recorded workload moves what the run moved"
     assert sum(np.sum(line["sent_bytes"]) for line in sent) == 12 * seeds[-1]["train_bytes"]
     partition = cache.ensure(config, world.size)
-    plan = make_plan(layer_shapes(config.model, 64, 10), parse_steps("exact"))
-    predicted = total_bytes(flows(plan.train, partition.channels, lambda entries: 4 * entries))
+    predicted = total_bytes(flows(plan_of(config, 64, 10).train, partition.channels, 4))
     assert sum(e.channel_bytes() for e in workload.exchanges).tolist() == predicted.tolist()
     for exchange in workload.exchanges:
         assert (exchange.alpha_squared > 0).all()
@@ -148,6 +150,16 @@ def test_a_second_run_in_the_folder_is_refused_on_every_rank(world, shared_tmp):
     train(world, config, arguments(shared_tmp))
     with pytest.raises(UserError, match="holds a run already"):
         train(world, config, arguments(shared_tmp))
+
+
+def test_a_refused_run_leaves_no_folder(world, shared_tmp, monkeypatch):
+    def refuse(*args):
+        raise UserError("no transport")
+
+    monkeypatch.setattr("toolkit.train.trainer.make_transport", refuse)
+    with pytest.raises(UserError, match="no transport"):
+        train(world, configuration(shared_tmp), arguments(shared_tmp))
+    assert not (shared_tmp / "run").exists()
 
 
 def test_a_damaged_part_is_refused(world, shared_tmp):
@@ -168,7 +180,7 @@ def test_early_stopping_stops_every_rank_at_the_same_epoch(world, shared_tmp):
     config = configuration(shared_tmp, train={"epochs": 200, "patience": 5})
     part = partition_of(world, config).load(world.rank)
     transport = make_transport(world, config.method)
-    result, _ = train_seed(part, config, world, transport, 0, None)
+    result = train_seed(part, config, world, transport, 0, None).result
     transport.close()
     assert result.epochs < 200
     assert result.epochs == result.best.epoch + 1 + 5

@@ -7,6 +7,7 @@ communicator it is given.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,20 @@ def start(comm: MPI.Intracomm) -> Any:
     return hvd
 
 
+def everywhere(comm: MPI.Intracomm) -> bool:
+    """Whether Horovod starts on every rank; says why not where it is installed and does not. Collective."""
+    from mpi4py import MPI
+
+    found = installed()
+    if found:
+        try:
+            pass
+        except Exception as error:  # built against another torch, say
+            logging.getLogger("bitring").warning("Horovod is installed and does not work (%s)", error)
+            found = False
+    return bool(comm.allreduce(found, op=MPI.LAND))
+
+
 class HorovodAlltoall:
     """The transport `horovod`."""
 
@@ -53,9 +68,10 @@ class HorovodAlltoall:
         self._count = 0
 
     def start(self, payload: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]) -> HorovodPending:
-        if payload.numel() > INT32_MAX:
+        largest = max(sum(send_bytes), sum(receive_bytes))
+        if largest > INT32_MAX:
             raise UserError(
-                f"{payload.numel()} bytes in one exchange: Horovod's alltoall takes {INT32_MAX} at most; "
+                f"{largest} bytes in one exchange: Horovod's alltoall takes {INT32_MAX} at most; "
                 "set method.transport = 'ring' or use more ranks"
             )
         self._count += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 Phase = Literal["setup", "train", "evaluate"]
 Direction = Literal["forward", "backward"]
 ByteKey = tuple[Phase, int, Direction]
+StageKey = tuple[str, int, Direction]  # stage, layer, direction
+WHOLE = -1  # the layer of a stage that belongs to none
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class Ledger:
     ranks: int
     sent: dict[ByteKey, NDArray[np.int64]] = field(default_factory=dict)
     weight_gradient_bytes: int = 0
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    seconds: defaultdict[StageKey, float] = field(default_factory=lambda: defaultdict(float))
 
     def count(self, phase: Phase, layer: int, direction: Direction, bytes_to: Sequence[int]) -> None:
         key = (phase, layer, direction)
@@ -37,14 +39,22 @@ class Ledger:
         return int(sum(int(sent.sum()) for (p, _, _), sent in self.sent.items() if p == phase))
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str, layer: int = WHOLE, direction: Direction = "forward") -> Iterator[None]:
         """Add the seconds of the block to a stage."""
         begin = time.perf_counter()
         yield
-        self.seconds[name] += time.perf_counter() - begin
+        self.seconds[name, layer, direction] += time.perf_counter() - begin
 
-    def take_seconds(self) -> dict[str, float]:
-        """Seconds per stage since the last call."""
+    def take_seconds(self) -> dict[StageKey, float]:
+        """Seconds per stage, layer and direction since the last call."""
         taken = dict(self.seconds)
         self.seconds.clear()
         return taken
+
+
+def by_stage(seconds: Mapping[StageKey, float]) -> dict[str, float]:
+    """Summed over layers and directions."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for (stage, _, _), value in seconds.items():
+        total[stage] += value
+    return dict(total)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from toolkit.comm import horovod
 from toolkit.comm.world import MpiWorld, World
 
 HOROVOD_FROM_BYTES = 4 << 20
@@ -54,11 +55,14 @@ class HorovodSum:
 
 
 def gradient_sum(world: World, reduction: str, num_bytes: int) -> GradientSum:
-    """The reduction that a configuration asks for (train.reduction); Horovod needs an MPI job."""
-    from toolkit.comm import horovod
+    """The reduction that a configuration asks for (train.reduction); Horovod needs an MPI job.
 
-    if isinstance(world, MpiWorld):
-        large = num_bytes >= HOROVOD_FROM_BYTES
-        if reduction == "horovod" or (reduction == "auto" and large and horovod.installed()):
-            return HorovodSum(horovod.start(world.comm))
+    Collective: under "auto" every rank tries Horovod, and one that can't start it turns all to mpi4py.
+    """
+    if not isinstance(world, MpiWorld) or reduction == "mpi":
+        return FlatSum(world)
+    if reduction == "horovod":
+        return HorovodSum(horovod.start(world.comm))
+    if num_bytes >= HOROVOD_FROM_BYTES and horovod.everywhere(world.comm):
+        return HorovodSum(horovod.start(world.comm))
     return FlatSum(world)

@@ -62,6 +62,11 @@ class MpiWorld:
     def __init__(self) -> None:
         from mpi4py import MPI
 
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise UserError(
+                f"MPI runs at thread level {MPI.Query_thread()}, and the ring needs MPI_THREAD_MULTIPLE; "
+                "unset MPI4PY_RC_THREAD_LEVEL, or use an MPI that was built with it (Open MPI 4 is)"
+            )
         self.comm: MPI.Intracomm = MPI.COMM_WORLD.Dup()
         self.rank: int = self.comm.rank
         self.size: int = self.comm.size

@@ -15,7 +15,8 @@ from toolkit import plan as planning
 from toolkit import report
 from toolkit.commands.common import check_ranks, log, read_config, start_logging
 from toolkit.graph import cache
-from toolkit.traffic import Flow, Saving, busiest_bytes, flows, savings, total_bytes
+from toolkit.graph.partition import busiest
+from toolkit.traffic import Flow, Saving, flows, savings, total_bytes
 
 SENDS = {"nothing": "nothing (held)", "inputs": "input rows", "outputs": "rows after W"}
 STEP_TEXT = {
@@ -37,14 +38,13 @@ Bytes = NDArray[np.int64]
 def run_plan(args: argparse.Namespace) -> int:
     config, partition = _prepare(args)
     graph = partition.meta["graph"]
-    entry_bytes = cache.entry_bytes(config)
-    shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
-    plan = planning.make_plan(shapes, planning.parse_steps(config.method.plan))
+    plan = planning.plan_of(config, graph["features"], graph["classes"])
     found = {
-        "train": flows(plan.train, partition.channels, lambda entries: entries * entry_bytes),
-        "evaluate": flows(plan.evaluate, partition.channels, lambda entries: entries * 4),
+        "train": flows(plan.train, partition.channels, planning.bytes_per_entry(config, "train")),
+        "evaluate": flows(plan.evaluate, partition.channels, planning.bytes_per_entry(config, "evaluate")),
     }
-    saved = savings(shapes, partition.channels, lambda entries: entries * entry_bytes)
+    shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
+    saved = savings(shapes, partition.channels, planning.bytes_per_entry(config, "train"))
     if args.json:
         print(json.dumps(_plan_json(found, saved, partition), indent=1))
         return 0
@@ -61,12 +61,8 @@ def run_plan(args: argparse.Namespace) -> int:
 def run_partition(args: argparse.Namespace) -> int:
     config, partition = _prepare(args)
     meta, graph = partition.meta, partition.meta["graph"]
-    plan = planning.make_plan(
-        planning.layer_shapes(config.model, graph["features"], graph["classes"]),
-        planning.parse_steps(config.method.plan),
-    )
-    entry_bytes = cache.entry_bytes(config)
-    per_channel = total_bytes(flows(plan.train, partition.channels, lambda entries: entries * entry_bytes))
+    plan = planning.plan_of(config, graph["features"], graph["classes"])
+    per_channel = total_bytes(flows(plan.train, partition.channels, planning.bytes_per_entry(config, "train")))
     if args.json:
         print(
             json.dumps(
@@ -134,7 +130,7 @@ def _heading(config: configs.Config, partition: cache.CachedPartition, what: str
 def _traffic_text(per_channel: Bytes) -> str:
     return (
         f"{report.num_bytes(per_channel.sum())} of rows, "
-        f"the busiest rank sends and receives {report.num_bytes(busiest_bytes(per_channel))}"
+        f"the busiest rank sends and receives {report.num_bytes(busiest(per_channel))}"
     )
 
 

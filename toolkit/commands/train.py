@@ -28,33 +28,35 @@ def train(world: World, config: configs.Config, args: argparse.Namespace) -> int
     """Train on every rank from each seed; rank 0 records and prints."""
     from simulator import workload as workloads
     from toolkit.train.loop import train_seed
-    from toolkit.train.recorder import RunFolder, default_run_dir, record_workload
+    from toolkit.train.process import prepare_process
+    from toolkit.train.recorder import RunFolder, default_run_dir
     from toolkit.train.summary import describe, summarise
-    from toolkit.train.trainer import make_transport, set_threads
+    from toolkit.train.traced import record_workload
+    from toolkit.train.trainer import make_transport
 
-    threads = set_threads(world, config.train.threads)
+    threads = prepare_process(world, config.train.threads)
     partition = on_root(world, lambda: cache.ensure(config, world.size, log.info))
     notes: list[str] = partition.meta["graph"]["notes"]
+    part = partition.load(world.rank)
+    transport = make_transport(world, config.method)
     path = Path(args.run_dir) if args.run_dir else default_run_dir(config.run)
     folder: RunFolder | None = None
 
-    def open_folder() -> None:
+    def open_folder() -> None:  # last: what is refused before leaves no folder behind
         nonlocal folder
         folder = RunFolder(path, config, world.size, notes)
 
     on_root(world, open_folder)
-    transport = make_transport(world, config.method)
-    part = partition.load(world.rank)
     results = []
     for seed in range(config.run.seed, config.run.seed + args.seeds):
-        result, trainer = train_seed(part, config, world, transport, seed, folder)
-        results.append(result)
-        sent = world.gather(trainer.ledger.sent)
+        trained = train_seed(part, config, world, transport, seed, folder)
+        results.append(trained.result)
+        sent = world.gather(trained.trainer.ledger.sent)
         if folder is not None and sent is not None:
-            folder.write("seed", **dataclasses.asdict(result))
+            folder.write("seed", **dataclasses.asdict(trained.result))
             for (phase, layer, direction), per_channel in bytes_per_channel(sent).items():
                 folder.write("bytes", seed=seed, phase=phase, layer=layer, direction=direction, sent_bytes=per_channel)
-    workload = record_workload(trainer, world, results[-1].own_stage_s, notes)
+    workload = record_workload(trained.trainer, world, trained.seconds, notes)
     transport.close()
     if folder is not None and workload is not None:
         workloads.save(workload, folder.path / "workload.npz")

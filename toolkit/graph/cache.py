@@ -34,7 +34,8 @@ from toolkit.graph.messages import FAR
 from toolkit.graph.part import Part, build_parts
 from toolkit.graph.partition import assign
 
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
+FLOAT32_BYTES = 4
 Say = Callable[[str], None]
 
 
@@ -98,22 +99,12 @@ def count_channels(parts_send: list[tuple[NDArray[np.int64], NDArray[np.int16]]]
     return rows
 
 
-def shapes_of(config: Config, num_features: int, num_classes: int) -> tuple[planning.LayerShape, ...]:
-    return planning.layer_shapes(config.model, num_features, num_classes)
-
-
-def entry_bytes(config: Config) -> int:
-    """Bytes of an entry on the wire under the configuration's codec."""
-    if config.method.codec == "bfloat16":
-        return 2
-    return 8 if config.train.dtype == "float64" else 4
-
-
 def _write(graph: Graph, config: Config, ranks: int, folder: Path, say: Say) -> None:
-    steps = planning.parse_steps(config.method.plan)
-    plan = planning.make_plan(shapes_of(config, graph.num_features, graph.num_classes), steps)
     say(f"partitioning {graph.num_nodes:,} nodes, {graph.num_edges:,} directed edges over {ranks} ranks")
-    assignment = assign(graph, ranks, config.partition, planning.bytes_by_reach(plan, entry_bytes(config)))
+    exact = planning.make_plan(
+        planning.layer_shapes(config.model, graph.num_features, graph.num_classes), frozenset(planning.STEPS)
+    )
+    assignment = assign(graph, ranks, config.partition, planning.bytes_by_reach(exact, FLOAT32_BYTES))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
@@ -179,8 +170,9 @@ def _name(config: Config, ranks: int) -> str:
     settings = {
         "format": [CACHE_FORMAT, parts_io.PART_FORMAT],
         "partition": {k: v for k, v in dataclasses.asdict(config.partition).items() if k != "cache"},
-        # the best of several is judged by the bytes of this model under this plan
-        "judge": [dataclasses.asdict(config.model), config.method.plan, entry_bytes(config)] if judged else None,
+        # The best of several is judged by the bytes of this model under the exact plan, whatever the
+        # plan, codec and arithmetic of the run: so that runs that differ in those share a partition.
+        "judge": [dataclasses.asdict(s) for s in planning.layer_shapes(config.model, 0, 1)] if judged else None,
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     return f"{config.data.name}-{fingerprint[:16]}-k{ranks}-{digest[:16]}"

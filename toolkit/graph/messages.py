@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.graph.data import BoolArray, Graph, IntArray
+from toolkit.graph.data import Graph, IntArray
 
 FAR = 64
 """Hops are counted up to here. A cap only ever sends more rows than needed, never fewer."""
@@ -67,9 +67,11 @@ def find_messages(graph: Graph, parts: IntArray, hops: NDArray[np.int16]) -> Mes
     targets = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
     crossing = parts[graph.indices] != parts[targets]
     nodes, targets = graph.indices[crossing], targets[crossing]
-    owners, receivers, reach = parts[nodes], parts[targets], hops[targets]
-    order = np.lexsort((reach, nodes, owners, receivers))
-    nodes, owners, receivers, reach = nodes[order], owners[order], receivers[order], reach[order]
-    first: BoolArray = np.ones(len(nodes), dtype=np.bool_)
-    first[1:] = (nodes[1:] != nodes[:-1]) | (receivers[1:] != receivers[:-1])
-    return Messages(nodes=nodes[first], owners=owners[first], receivers=receivers[first], reach=reach[first])
+    ranks = int(parts.max()) + 1
+    keys = (parts[targets] * ranks + parts[nodes]) * graph.num_nodes + nodes  # receiver, owner, node in one number
+    order = np.argsort(keys, kind="stable")
+    keys, first = np.unique(keys[order], return_index=True)
+    channels, nodes = np.divmod(keys, graph.num_nodes)
+    receivers, owners = np.divmod(channels, ranks)
+    reach = np.minimum.reduceat(hops[targets[order]], first) if len(first) else hops[:0]
+    return Messages(nodes=nodes, owners=owners, receivers=receivers, reach=reach)

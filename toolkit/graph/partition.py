@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,7 +61,7 @@ def assign(graph: Graph, ranks: int, settings: config.Partition, weight_by_reach
             Try(
                 seed=seed,
                 total_bytes=round(channels.sum()),
-                busiest_bytes=round((channels.sum(0) + channels.sum(1)).max()),
+                busiest_bytes=round(busiest(channels)),
                 ring_bytes=round(ring_cost(channels)),
                 ring_bytes_chosen=round(ring_cost(channels[np.ix_(old_of_new, old_of_new)])),
             )
@@ -164,6 +165,11 @@ def _balance_weights(graph: Graph, balance: str) -> IntArray:
     if balance == "train":
         return graph.train_mask.astype(np.int64) * graph.num_nodes + 1
     return np.ones(graph.num_nodes, dtype=np.int64)
+
+
+def busiest(channels: NDArray[Any]) -> float:
+    """Most that one rank sends and receives: [N, N] -> a number."""
+    return float((channels.sum(0) + channels.sum(1)).max())
 
 
 def ring_cost(channels: NDArray[np.float64]) -> float:

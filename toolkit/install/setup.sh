@@ -102,20 +102,28 @@ default_arch_flags() { [ "$(uname -m)" != x86_64 ] || echo "-mf16c -mavx -mfma";
 
 stamp_of_inputs() {
     (cd "$PROJECT" && cat requirements.txt requirements-dev.txt pyproject.toml toolkit/install/setup.sh
-     echo "$PROJECT $DEV $HOROVOD_MODE $("$PYTHON" --version)") | sha256sum | cut -d' ' -f1
+     echo "$PROJECT $1 $HOROVOD_MODE $("$PYTHON" --version)") | sha256sum | cut -d' ' -f1
+}
+
+# What development needs contains what training needs, so its stamp serves for both.
+is_done() {
+    local had
+    had=$(cat "$VENV/.bitring-setup" 2>/dev/null) || return 1
+    [ "$had" = "$(stamp_of_inputs 1)" ] || { [ "$DEV" != 1 ] && [ "$had" = "$(stamp_of_inputs 0)" ]; }
 }
 
 python_is_new_enough
 install_system_packages
-stamp=$(stamp_of_inputs)
-if [ "$(cat "$VENV/.bitring-setup" 2>/dev/null)" = "$stamp" ]; then
+if is_done; then
+    [ ! -e "$VENV/.horovod-failed" ] || say "no Horovod here, its build failed; BITRING_HOROVOD=require make setup tries again"
     exit 0
 fi
 install_requirements
+rm -f "$VENV/.horovod-failed"
 if [ "$HOROVOD_MODE" != 0 ] && ! install_horovod; then
     [ "$HOROVOD_MODE" != require ] || die "Horovod could not be built, and BITRING_HOROVOD=require asks for it"
     say "Horovod could not be built: training runs under mpirun with mpi4py reductions instead (bitring doctor)"
-    exit 0 # no stamp: the next call tries again
+    touch "$VENV/.horovod-failed"
 fi
-echo "$stamp" >"$VENV/.bitring-setup"
+stamp_of_inputs "$DEV" >"$VENV/.bitring-setup"
 say "ready: $VENV"

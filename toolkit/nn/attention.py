@@ -1,4 +1,12 @@
-"""Edge softmax and the attention-weighted sum over a fixed CSR adjacency."""
+"""Edge softmax and the attention-weighted sum, in two parts: edges from local rows, then from halo rows.
+
+    local edges                          halo rows arrive, halo edges
+    s = scores, m = max s                m' = max(m, max s')
+    total = sum e^(s - m)                total' = total e^(m - m') + sum e^(s' - m')
+    sum = sum e^(s - m) z                out = (sum e^(m - m') + sum e^(s' - m') z') / total'
+
+The result does not depend on the shifts m, m', so they need no gradient.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toolkit.comm.ledger import Ledger
 from toolkit.nn.sparse import csr_tensor
 
 EDGES_PER_CHUNK = 1 << 16  # bounds the [edges, F] temporaries of backward
@@ -27,53 +36,90 @@ class Edges:
     num_sources: int
 
     @staticmethod
-    def of(indptr: NDArray[np.int64], indices: NDArray[np.int64], num_sources: int) -> Edges:
-        targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        counts = np.bincount(indices, minlength=num_sources)
+    def of(targets: NDArray[np.int64], sources: NDArray[np.int64], num_targets: int, num_sources: int) -> Edges:
+        """``targets`` ascending."""
+
+        def starts(ids: NDArray[np.int64], length: int) -> Tensor:
+            return torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(ids, minlength=length)))))
+
         return Edges(
-            indptr=torch.from_numpy(np.ascontiguousarray(indptr)),
-            sources=torch.from_numpy(np.ascontiguousarray(indices)),
+            indptr=starts(targets, num_targets),
+            sources=torch.from_numpy(sources),
             targets=torch.from_numpy(targets),
-            by_source_indptr=torch.from_numpy(np.concatenate(([0], np.cumsum(counts)))),
-            by_source=torch.from_numpy(np.argsort(indices, kind="stable")),
+            by_source_indptr=starts(sources, num_sources),
+            by_source=torch.from_numpy(np.argsort(sources, kind="stable")),
             num_sources=num_sources,
         )
 
-
-def edge_softmax(scores_EH: Tensor, edges: Edges) -> Tensor:
-    """Softmax over the in-edges of each target, per head: [E, H] -> [E, H]."""
-    n, heads = len(edges.indptr) - 1, scores_EH.shape[1]
-    index = edges.targets[:, None].expand(-1, heads)
-    with torch.no_grad():  # the shift cancels out, so it needs no gradient
-        top = scores_EH.new_full((n, heads), -torch.inf).scatter_reduce(0, index, scores_EH, "amax")
-    weights = (scores_EH - top[edges.targets]).exp()
-    totals = weights.new_zeros(n, heads).index_add(0, edges.targets, weights)
-    return weights / totals[edges.targets]
+    @property
+    def num_targets(self) -> int:
+        return len(self.indptr) - 1
 
 
-def weighted_sum(weights_EH: Tensor, rows_MHF: Tensor, edges: Edges) -> Tensor:
-    """out[v, h] = sum over edges u -> v of weights[edge, h] rows[u, h]: [n, H, F]."""
-    result: Tensor = _WeightedSum.apply(weights_EH, rows_MHF, edges)  # type: ignore[no-untyped-call]
-    return result
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """The sums over some of each target's edges, up to the factor e^shift."""
+
+    shift: Tensor  # [n, H] largest score; -inf where there is no edge
+    total: Tensor  # [n, H]
+    rows: Tensor  # [n, H, F]
+
+
+def attend(
+    scores_EH: Tensor,
+    rows_MHF: Tensor,
+    edges: Edges,
+    least_shift: Tensor | None,
+    ledger: Ledger,
+    stage: str,
+    layer: int,
+) -> Attended:
+    """The sums over ``edges``, shifted by their largest score, or by ``least_shift`` where that is larger."""
+    n, heads = edges.num_targets, scores_EH.shape[1]
+    with torch.no_grad():
+        index = edges.targets[:, None].expand(-1, heads)
+        shift = scores_EH.new_full((n, heads), -torch.inf).scatter_reduce(0, index, scores_EH, "amax")
+        if least_shift is not None:
+            shift = torch.maximum(shift, least_shift)
+    weights = (scores_EH - shift.index_select(0, edges.targets)).exp()
+    total = weights.new_zeros(n, heads).index_add(0, edges.targets, weights)
+    rows: Tensor = _WeightedSum.apply(weights, rows_MHF, edges, ledger, stage, layer)  # type: ignore[no-untyped-call]
+    return Attended(shift, total, rows)
+
+
+def merge(local: Attended, halo: Attended) -> Tensor:
+    """The softmax-weighted rows over both: [n, H, F]. ``halo`` was shifted by at least ``local.shift``."""
+    factor = (local.shift - halo.shift).exp()
+    total = local.total * factor + halo.total
+    return (local.rows * factor.unsqueeze(-1) + halo.rows) / total.unsqueeze(-1)
 
 
 class _WeightedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, rows: Tensor, edges: Edges) -> Tensor:
-        ctx.edges = edges
-        ctx.save_for_backward(weights, rows)
-        return _per_head(edges.indptr, edges.sources, weights, rows, len(edges.indptr) - 1)
+    """out[v, h] = sum over edges u -> v of weights[edge, h] rows[u, h]: [n, H, F]."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        edges, (weights, rows) = ctx.edges, ctx.saved_tensors
-        order = edges.by_source
-        to_rows = _per_head(edges.by_source_indptr, edges.targets[order], weights[order], grads[0], edges.num_sources)
-        to_weights = torch.empty_like(weights)
-        for begin in range(0, len(weights), EDGES_PER_CHUNK):
-            chunk = slice(begin, begin + EDGES_PER_CHUNK)
-            to_weights[chunk] = (grads[0][edges.targets[chunk]] * rows[edges.sources[chunk]]).sum(-1)
-        return to_weights, to_rows, None
+    def forward(
+        ctx: Any, weights: Tensor, rows: Tensor, edges: Edges, ledger: Ledger, stage: str, layer: int
+    ) -> Tensor:
+        ctx.edges, ctx.booked = edges, (ledger, stage, layer)
+        ctx.save_for_backward(weights, rows)
+        with ledger.stage(stage, layer):
+            return _per_head(edges.indptr, edges.sources, weights, rows, edges.num_targets)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        edges, (weights, rows), (ledger, stage, layer) = ctx.edges, ctx.saved_tensors, ctx.booked
+        with ledger.stage(stage, layer, "backward"):
+            order = edges.by_source
+            to_rows = _per_head(
+                edges.by_source_indptr, edges.targets[order], weights[order], grads[0], edges.num_sources
+            )
+            to_weights = torch.empty_like(weights)
+            for begin in range(0, len(weights), EDGES_PER_CHUNK):
+                chunk = slice(begin, begin + EDGES_PER_CHUNK)
+                at_targets = grads[0].index_select(0, edges.targets[chunk])
+                to_weights[chunk] = (at_targets * rows.index_select(0, edges.sources[chunk])).sum(-1)
+        return to_weights, to_rows, None, None, None, None
 
 
 def _per_head(indptr: Tensor, indices: Tensor, weights: Tensor, rows: Tensor, n: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit.nn.attention import Edges, edge_softmax, weighted_sum
+from toolkit.nn.attention import Edges, attend, merge
 from toolkit.nn.passage import Passage
 
 LEAKY_SLOPE = 0.2  # Velickovic et al. 2018, section 2.1
@@ -82,26 +82,30 @@ class GATLayer(nn.Module):
         self.attend_target = glorot(generator, heads, outputs_per_head)
         self.bias = nn.Parameter(torch.zeros(outputs_per_head * (1 if mean_heads else heads)))
 
-    def forward(self, rows_ND: Tensor, passage: Passage, edges: Edges) -> Tensor:
-        if passage.step.sends == "outputs":
+    def forward(self, rows_ND: Tensor, passage: Passage, local: Edges, halo: Edges) -> Tensor:
+        """``local`` edges come from this rank's rows, ``halo`` edges from others'."""
+        step, after_w = passage.step, passage.step.sends == "outputs"
+        if after_w:
             own = self._heads(passage.depart(passage.drop(rows_ND) @ self.weight))
-            at_target, at_source = self._scores(own)
-            halo = self._heads(passage.arrive())
         else:
             own = self._heads(passage.depart(rows_ND) @ self.weight)
-            at_target, at_source = self._scores(own)
-            halo = self._heads(passage.arrive() @ self.weight)
-        at_source = torch.cat([at_source, (halo * self.attend_source).sum(-1)])
-        with passage.ledger.stage("marginal"):
-            scores = F.leaky_relu(at_source[edges.sources] + at_target[edges.targets], LEAKY_SLOPE)
-            out = weighted_sum(edge_softmax(scores, edges), torch.cat([own, halo]), edges)
+        at_target = (own * self.attend_target).sum(-1)
+        near = attend(self._scores(own, at_target, local), own, local, None, passage.ledger, "central", step.layer)
+        arrived = passage.arrive()
+        far_rows = self._heads(arrived if after_w else arrived @ self.weight)
+        far_scores = self._scores(far_rows, at_target, halo)
+        far = attend(far_scores, far_rows, halo, near.shift, passage.ledger, "marginal", step.layer)
+        out = merge(near, far)
         return (out.mean(1) if self.mean_heads else out.flatten(1)) + self.bias
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
 
-    def _scores(self, own_NHF: Tensor) -> tuple[Tensor, Tensor]:
-        return (own_NHF * self.attend_target).sum(-1), (own_NHF * self.attend_source).sum(-1)
+    def _scores(self, rows_MHF: Tensor, at_target_NH: Tensor, edges: Edges) -> Tensor:
+        """LeakyReLU(a . [W h_u, W h_v]) of every edge u -> v: [E, H]."""
+        at_source = (rows_MHF * self.attend_source).sum(-1)
+        sums = at_source.index_select(0, edges.sources) + at_target_NH.index_select(0, edges.targets)
+        return F.leaky_relu(sums, LEAKY_SLOPE)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "elu": F.elu}

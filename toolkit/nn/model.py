@@ -35,11 +35,11 @@ class Network(nn.Module):
         )
         self.activation = ACTIVATIONS[model.activation]
 
-    def forward(self, features_ND: Tensor, passages: Sequence[Passage], edges: Edges | None) -> Tensor:
-        """Logits of the inner nodes: [n, classes]. One passage a layer; ``edges`` for GAT only."""
+    def forward(self, features_ND: Tensor, passages: Sequence[Passage], edges: Sequence[Edges]) -> Tensor:
+        """Logits of the inner nodes: [n, classes]. One passage a layer; ``edges`` local and halo, for GAT only."""
         rows = features_ND
         for index, (layer, passage) in enumerate(zip(self.layers, passages, strict=True)):
-            rows = layer(rows, passage, edges) if edges is not None else layer(rows, passage)
+            rows = layer(rows, passage, *edges)
             if index < len(self.norms):
                 rows = self.activation(self.norms[index](rows))
         return rows

@@ -81,10 +81,10 @@ class Passage:
         if self._aggregated is not None:
             return local, self._aggregated if transform is None else transform(self._aggregated)
         ready = local if transform is None else transform(local)
-        central = multiply(self._local, ready, self.ledger, "central")
+        central = multiply(self._local, ready, self.ledger, "central", self.step.layer)
         halo = self.arrive()
         ready = halo if transform is None else transform(halo)
-        return local, central + multiply(self._halo, ready, self.ledger, "marginal")
+        return local, central + multiply(self._halo, ready, self.ledger, "marginal", self.step.layer)
 
 
 def aggregate_once(local: SparseMatrix, halo: SparseMatrix, rows: Tensor, halo_rows: Tensor) -> Tensor:

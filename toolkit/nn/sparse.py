@@ -56,20 +56,20 @@ def _product(matrix: Tensor, rows: Tensor) -> Tensor:
 
 class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, matrix: SparseMatrix, ledger: Ledger, stage: str) -> Tensor:
-        ctx.matrix, ctx.ledger, ctx.stage = matrix, ledger, stage
-        with ledger.stage(stage):
+    def forward(ctx: Any, rows: Tensor, matrix: SparseMatrix, ledger: Ledger, stage: str, layer: int) -> Tensor:
+        ctx.matrix, ctx.ledger, ctx.stage, ctx.layer = matrix, ledger, stage, layer
+        with ledger.stage(stage, layer):
             return _product(matrix.forward, rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        with ctx.ledger.stage(ctx.stage):
-            return _product(ctx.matrix.transposed, grads[0].contiguous()), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        with ctx.ledger.stage(ctx.stage, ctx.layer, "backward"):
+            return _product(ctx.matrix.transposed, grads[0].contiguous()), None, None, None, None
 
 
-def multiply(matrix: SparseMatrix, rows_MD: Tensor, ledger: Ledger, stage: str) -> Tensor:
-    """matrix @ rows, its seconds booked under ``stage``: [n, m] x [m, D] -> [n, D]."""
-    product: Tensor = _Multiply.apply(rows_MD, matrix, ledger, stage)  # type: ignore[no-untyped-call]
+def multiply(matrix: SparseMatrix, rows_MD: Tensor, ledger: Ledger, stage: str, layer: int) -> Tensor:
+    """matrix @ rows, its seconds booked under ``stage`` of ``layer``: [n, m] x [m, D] -> [n, D]."""
+    product: Tensor = _Multiply.apply(rows_MD, matrix, ledger, stage, layer)  # type: ignore[no-untyped-call]
     return product
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -20,9 +20,7 @@ from toolkit.nn.attention import Edges
 from toolkit.nn.model import Network
 from toolkit.nn.passage import Held, Passage, Rows, aggregate_once
 from toolkit.nn.sparse import SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
-from toolkit.plan import LayerShape, LayerStep, Plan
-
-PassKind = Literal["train", "evaluate"]
+from toolkit.plan import LayerShape, LayerStep, PassKind, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,19 +29,29 @@ class Adjacency:
 
     local: SparseMatrix | None  # [n, n] coefficients (gcn, sage)
     halo: SparseMatrix | None  # [n, h]
-    edges: Edges | None  # gat
+    edges: tuple[Edges, ...]  # gat: from local rows, from halo rows
 
     @staticmethod
     def of(part: Part, kind: str, dtype: torch.dtype) -> Adjacency:
         if kind == "gat":
-            edges = Edges.of(*one_loop_each(part), part.num_inner + part.num_halo)
-            return Adjacency(local=None, halo=None, edges=edges)
+            return Adjacency(local=None, halo=None, edges=_attention_edges(part))
         matrix = gcn_coefficients(part) if kind == "gcn" else mean_coefficients(part)
         return Adjacency(
             local=SparseMatrix.of(matrix[:, : part.num_inner], dtype),
             halo=SparseMatrix.of(matrix[:, part.num_inner :], dtype),
-            edges=None,
+            edges=(),
         )
+
+
+def _attention_edges(part: Part) -> tuple[Edges, Edges]:
+    indptr, sources = one_loop_each(part)
+    n = part.num_inner
+    targets = np.repeat(np.arange(n), np.diff(indptr))
+    far = sources >= n
+    return (
+        Edges.of(targets[~far], sources[~far], n, n),
+        Edges.of(targets[far], sources[far] - n, n, part.num_halo),
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -96,7 +104,7 @@ class Engine:
 
     def _passage(self, step: LayerStep, kind: PassKind, seed: int, epoch: int) -> Passage:
         route = self.routes[kind, step.layer]
-        with self.ledger.stage("masks"):
+        with self.ledger.stage("masks", step.layer):
             masks = make_masks(self.part, step, route, self.shapes[step.layer].inputs, seed, epoch)
         aggregated = self.aggregated if step.sends == "nothing" and masks is None else None
         rows: Rows

@@ -8,11 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from toolkit.comm.ledger import WHOLE, Phase, StageKey, by_stage
 from toolkit.comm.transport import Transport
 from toolkit.comm.world import World
 from toolkit.config import Config
@@ -22,7 +23,18 @@ from toolkit.train.recorder import RunFolder
 from toolkit.train.trainer import Trainer
 
 log = logging.getLogger("bitring")
-STAGES = ("masks", "encode", "wait", "decode", "central", "marginal", "weight_gradients", "optimizer", "flight")
+STAGES = (
+    "masks",
+    "encode",
+    "wait",
+    "decode",
+    "central",
+    "marginal",
+    "weight_gradients",
+    "optimizer",
+    "dense",
+    "flight",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +48,9 @@ class Best:
     def rank(self) -> tuple[float, float]:
         """Larger is better. Without validation nodes all are equal, and the last one counts."""
         val = self.scores["val"]
-        return (0.0, 0.0) if math.isnan(val.accuracy) else (val.accuracy, -val.loss)
+        if math.isnan(val.accuracy):
+            return 0.0, 0.0
+        return val.accuracy, -math.inf if math.isnan(val.loss) else -val.loss
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,23 +67,37 @@ class SeedResult:
     setup_bytes: int  # layer 0's rows, once
     weight_gradient_bytes: int  # the gradients' size: what each rank brings to the sum, an epoch
     replicas_agree: bool
-    own_stage_s: dict[str, float] = field(default_factory=dict)  # this rank's medians
 
     @property
     def communication_share(self) -> float:
         """Share of an epoch that ranks spend waiting for rows and summing weight gradients."""
         return (self.stage_s["wait"] + self.stage_s["weight_gradients"]) / self.epoch_s
 
+    @property
+    def hidden_share(self) -> float:
+        """Share of the messages' time in flight that ranks spend computing, not waiting; NaN if nothing flies."""
+        flight = self.stage_s["flight"]
+        return max(0.0, 1 - self.stage_s["wait"] / flight) if flight > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What train_seed gives: the result, the trainer as it ended, and this rank's median seconds."""
+
+    result: SeedResult
+    trainer: Trainer
+    seconds: dict[StageKey, float]
+
 
 def train_seed(
     part: Part, config: Config, world: World, transport: Transport, seed: int, folder: RunFolder | None
-) -> tuple[SeedResult, Trainer]:
+) -> Trained:
     """Train from one seed. Every rank calls it; rank 0 has the folder."""
     trainer = Trainer(part, config, world, transport, seed)
     best: Best | None = None
     waited = 0
     epoch_times: list[float] = []
-    stages: list[list[float]] = []
+    stages: list[dict[StageKey, float]] = []
     epoch = 0
     for epoch in progress(range(config.train.epochs), world, f"seed {seed}"):
         trainer.ledger.take_seconds()
@@ -77,14 +105,14 @@ def train_seed(
         result = trainer.step(epoch)
         epoch_times.append(time.perf_counter() - begin)
         seconds = trainer.ledger.take_seconds()
-        stages.append([seconds.get(stage, 0.0) for stage in STAGES])
+        stages.append(seconds)
         record: dict[str, Any] = {
             "seed": seed,
             "epoch": epoch,
             "train_loss": result.loss,
             "train_accuracy": result.accuracy,
             "epoch_s": epoch_times[-1],
-            "rank0_stages_s": {stage: seconds.get(stage, 0.0) for stage in STAGES},
+            "rank0_stages_s": by_stage(seconds),
         }
         if (epoch + 1) % config.train.eval_every == 0 or epoch + 1 == config.train.epochs:
             begin = time.perf_counter()
@@ -102,43 +130,40 @@ def train_seed(
             log.info("no better validation for %d evaluations: stopped after epoch %d", waited, epoch)
             break
     assert best is not None
-    return _summarise(trainer, world, seed, best, epoch + 1, epoch_times, stages), trainer
+    own = medians(stages, epoch_times)
+    return Trained(result=_summarise(trainer, world, seed, best, epoch_times, own), trainer=trainer, seconds=own)
+
+
+def medians(stages: list[dict[StageKey, float]], epoch_times: list[float]) -> dict[StageKey, float]:
+    """Median seconds of each stage over epochs; ``dense`` is what no other stage accounts for."""
+    keys = sorted(set().union(*stages))
+    own = {key: float(np.median([epoch.get(key, 0.0) for epoch in stages])) for key in keys}
+    booked = sum(value for (stage, _, _), value in own.items() if stage != "flight")
+    own["dense", WHOLE, "forward"] = max(0.0, float(np.median(epoch_times)) - booked)
+    return own
 
 
 def _summarise(
-    trainer: Trainer,
-    world: World,
-    seed: int,
-    best: Best,
-    epochs: int,
-    epoch_times: list[float],
-    stages: list[list[float]],
+    trainer: Trainer, world: World, seed: int, best: Best, epoch_times: list[float], own: dict[StageKey, float]
 ) -> SeedResult:
-    ledger = trainer.ledger
-    evaluations = sum(1 for e in range(epochs) if (e + 1) % trainer.config.train.eval_every == 0)
-    if epochs == trainer.config.train.epochs and epochs % trainer.config.train.eval_every:
-        evaluations += 1
-    own = np.median(np.array(stages), axis=0)
-    sums = np.concatenate(
-        [own, [ledger.phase_bytes("train"), ledger.phase_bytes("evaluate"), ledger.phase_bytes("setup")]]
-    )
+    ledger, every, epochs = trainer.ledger, trainer.config.train.eval_every, len(epoch_times)
+    evaluations = epochs // every + (epochs == trainer.config.train.epochs and epochs % every > 0)
+    stages = by_stage(own)
+    phases: tuple[Phase, ...] = ("train", "evaluate", "setup")
+    sums = np.array([*(stages.get(stage, 0.0) for stage in STAGES), *(ledger.phase_bytes(phase) for phase in phases)])
     world.sum_in_place(sums)
     train_bytes, evaluate_bytes, setup_bytes = (round(value) for value in sums[-3:])
-    own_stages = dict(zip(STAGES, own.tolist(), strict=True))
-    epoch_s = float(np.median(epoch_times))
-    own_stages["dense"] = max(0.0, epoch_s - sum(s for stage, s in own_stages.items() if stage != "flight"))
     return SeedResult(
         seed=seed,
         best=best,
         epochs=epochs,
-        epoch_s=epoch_s,
+        epoch_s=float(np.median(epoch_times)),
         stage_s=dict(zip(STAGES, (sums[:-3] / world.size).tolist(), strict=True)),
         train_bytes=train_bytes // epochs,
         evaluate_bytes=evaluate_bytes // max(evaluations, 1),
         setup_bytes=setup_bytes,
         weight_gradient_bytes=ledger.weight_gradient_bytes // epochs,
         replicas_agree=trainer.replicas_agree(),
-        own_stage_s=own_stages,
     )
 
 

@@ -54,4 +54,5 @@ def evaluate(logits_NC: Tensor, part: Part, world: World) -> dict[str, Scores]:
     masks = (part.train_mask, part.val_mask, part.test_mask)
     counts = np.stack([count(logits_NC, labels, torch.from_numpy(mask)) for mask in masks])
     world.sum_in_place(counts)
+    counts = world.broadcast(counts)  # every rank stops at the same epoch: not even the last bit may differ
     return {split: scores(row) for split, row in zip(SPLITS, counts, strict=True)}

@@ -61,16 +61,17 @@ def describe(
 
 
 def _communication(config: configs.Config, partition: cache.CachedPartition, last: SeedResult) -> list[tuple[str, str]]:
-    graph, entry_bytes = partition.meta["graph"], cache.entry_bytes(config)
+    graph = partition.meta["graph"]
     shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
-    paper = savings(shapes, partition.channels, lambda entries: entries * entry_bytes)[0].total_bytes
-    wait, reduce = last.stage_s["wait"], last.stage_s["weight_gradients"]
+    paper = savings(shapes, partition.channels, planning.bytes_per_entry(config, "train"))[0].total_bytes
+    wait, reduce, flight = (last.stage_s[stage] for stage in ("wait", "weight_gradients", "flight"))
     return [
         (
             "communication",
             f"{report.percent(last.communication_share)} of an epoch: {report.seconds(wait)} waiting for rows, "
             f"{report.seconds(reduce)} weight gradients",
         ),
+        ("hidden", f"{report.percent(last.hidden_share)} of the messages' {report.seconds(flight)} in flight"),
         (
             "bytes an epoch",
             f"{report.num_bytes(last.train_bytes)} of rows between ranks, "

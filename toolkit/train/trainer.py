@@ -50,7 +50,7 @@ class Trainer:
             part=part,
             kind=config.model.kind,
             shapes=shapes,
-            plan=planning.make_plan(shapes, planning.parse_steps(config.method.plan)),
+            plan=planning.plan_of(config, part.num_features, part.num_classes),
             transport=transport,
             ledger=self.ledger,
             codec=codecs.make(config.method.codec, dtype),
@@ -133,16 +133,6 @@ def make_transport(world: World, method: configs.Method) -> Transport:
     from toolkit.comm.ring import Ring
 
     return Ring(world.comm, method.ring)
-
-
-def set_threads(world: World, threads: int) -> int:
-    """Threads of this rank: as asked, else the host's cores over the ranks on it."""
-    import os
-
-    if threads == 0:
-        threads = max(1, len(os.sched_getaffinity(0)) // world.ranks_on_host())
-    torch.set_num_threads(threads)
-    return threads
 
 
 def parameter_copies(parameters: Sequence[Tensor]) -> list[Tensor]:

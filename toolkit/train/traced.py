@@ -1,0 +1,138 @@
+"""The workload of a run: one more pass with its rows traced, gathered at rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simulator.workload import Exchange, Workload
+from toolkit.comm.ledger import Direction, StageKey
+from toolkit.comm.world import World
+from toolkit.graph.part import Part
+from toolkit.nn.sparse import gcn_coefficients, mean_coefficients
+from toolkit.plan import LayerStep, travelling
+from toolkit.train.trainer import Trainer
+
+RowKey = tuple[int, Direction]  # layer, direction
+
+
+class RangeRecorder:
+    """(max - min)^2 of every row that this rank sends, per layer and direction."""
+
+    def __init__(self) -> None:
+        self.traced: dict[RowKey, NDArray[np.float64]] = {}
+
+    def __call__(self, step: LayerStep, backward: bool, rows: Tensor) -> None:
+        spread = (rows.amax(1) - rows.amin(1)).double() if len(rows) else torch.zeros(0, dtype=torch.float64)
+        self.traced[step.layer, "backward" if backward else "forward"] = spread.square().numpy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """What rank 0 needs of every rank."""
+
+    traced: dict[RowKey, NDArray[np.float64]]  # by receiver
+    alphas: dict[int, NDArray[np.float64]]  # per layer, of the rows received, by sender
+    send_counts: dict[int, tuple[int, ...]]
+    receive_counts: dict[int, tuple[int, ...]]
+    seconds: Mapping[StageKey, float]
+
+
+def record_workload(
+    trainer: Trainer, world: World, seconds: Mapping[StageKey, float], notes: Sequence[str]
+) -> Workload | None:
+    """A Workload at rank 0, None elsewhere; ``seconds`` are this rank's medians. Changes no weight and no count."""
+    record = _trace(trainer, seconds)
+    everyone = world.gather(record)
+    if everyone is None:
+        return None
+    steps = [step for step in trainer.engine.plan.train if step.sends != "nothing"]
+    exchanges = [_exchange(trainer, everyone, step, "forward") for step in steps]
+    exchanges += [_exchange(trainer, everyone, step, "backward") for step in reversed(steps) if step.backward]
+    held = [step.layer for step in trainer.engine.plan.train if step.sends == "nothing"]
+    reduce_s = [r.seconds.get(("weight_gradients", -1, "forward"), 0.0) for r in everyone]
+    return Workload(
+        ranks=world.size,
+        exchanges=tuple(exchanges),
+        held_s=np.array([sum(_products_s(r, layer) for layer in held) for r in everyone]),
+        dense_s=np.array([r.seconds.get(("dense", -1, "forward"), 0.0) for r in everyone]),
+        weight_gradient_bytes=trainer.gradient_bytes,
+        weight_gradient_s=float(np.median(reduce_s)),
+        transport=f"{trainer.config.method.transport}:{trainer.config.method.ring}",
+        graph=trainer.part.graph_name,
+        notes=tuple(notes),
+    )
+
+
+def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
+    recorder, engine, ledger = RangeRecorder(), trainer.engine, trainer.ledger
+    counted = {key: sent.copy() for key, sent in ledger.sent.items()}
+    gradient_bytes = ledger.weight_gradient_bytes
+    engine.trace = recorder
+    trainer.gradients(epoch=trainer.config.train.epochs)
+    engine.trace = None
+    ledger.sent, ledger.weight_gradient_bytes = counted, gradient_bytes
+    coefficients = _halo_coefficients(trainer.part, engine.kind)
+    routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
+    return RankRecord(
+        traced=recorder.traced,
+        alphas={step.layer: alpha_squared(trainer.part, coefficients, step) for step in engine.plan.train},
+        send_counts={layer: route.send_counts for layer, route in routes.items()},
+        receive_counts={layer: route.receive_counts for layer, route in routes.items()},
+        seconds=seconds,
+    )
+
+
+def _halo_coefficients(part: Part, kind: str) -> sp.csr_matrix | None:
+    """[n, h] squared coefficients of edges from halo rows; None where they are learned."""
+    if kind == "gat":
+        return None
+    matrix = (gcn_coefficients(part) if kind == "gcn" else mean_coefficients(part))[:, part.num_inner :]
+    return matrix.multiply(matrix).tocsr()
+
+
+def alpha_squared(part: Part, squares: sp.csr_matrix | None, step: LayerStep) -> NDArray[np.float64]:
+    """Sum of squared coefficients from each halo row that arrives to the targets that matter: [h']."""
+    arrives = travelling(part.halo_reach, step)
+    if squares is None:
+        return np.full(int(arrives.sum()), np.nan)
+    matters = slice(None) if step.max_reach is None else part.hops <= step.max_reach
+    return np.asarray(squares[matters].sum(axis=0)).ravel()[arrives].astype(np.float64)
+
+
+def _products_s(record: RankRecord, layer: int) -> float:
+    return sum(
+        value for (stage, at, _), value in record.seconds.items() if at == layer and stage in ("central", "marginal")
+    )
+
+
+def _exchange(trainer: Trainer, everyone: list[RankRecord], step: LayerStep, direction: Direction) -> Exchange:
+    """Put every rank's lists in the order of a Workload: by sender, then receiver, then node."""
+    layer, size = step.layer, len(everyone)
+    rows = np.array([record.send_counts[layer] for record in everyone])
+    alphas = np.ones(int(rows.sum()))
+    if direction == "forward":
+        received = [np.split(r.alphas[layer], np.cumsum(r.receive_counts[layer])[:-1]) for r in everyone]
+        alphas = np.concatenate([received[r][s] for s in range(size) for r in range(size)])
+
+    def stage(name: str) -> NDArray[np.float64]:
+        return np.array([record.seconds.get((name, layer, direction), 0.0) for record in everyone])
+
+    seconds: dict[str, Any] = {f"{s}_s": stage(s) for s in ("encode", "flight", "central", "decode", "marginal")}
+    return Exchange(
+        layer=layer,
+        direction=direction,
+        row_entries=step.entries,
+        bits=8 * trainer.engine.codec.row_bytes(1),
+        rows=rows if direction == "forward" else rows.T.copy(),
+        range_squared=np.concatenate([record.traced[layer, direction] for record in everyone]),
+        alpha_squared=alphas,
+        **seconds,
+    )
