@@ -66,6 +66,12 @@ def test_damage_is_refused_with_the_remedy(tmp_path):
         meta.write_text(damaged)
         with pytest.raises(UserError, match="delete the folder"):
             cache.ensure(config, 2)
+    meta.write_text(text.replace('"graph": {', '"grph": {', 1))
+    with pytest.raises(UserError, match="lacks graph; delete the folder"):
+        cache.ensure(config, 2)
+    meta.unlink()
+    with pytest.raises(UserError, match="is in the way and is no cached partition; delete it"):
+        cache.ensure(config, 2)
     meta.write_text(text)
     (folder / "rank0001.npz").unlink()
     with pytest.raises(UserError, match="misses"):

@@ -61,8 +61,17 @@ def test_help_is_fast_and_names_every_command():
 
 
 def test_help_does_not_import_torch():
-    code = "import sys, toolkit.cli; toolkit.cli.parser(); sys.exit('torch' in sys.modules)"
+    code = "import sys, toolkit.cli; toolkit.cli.parser(); sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     assert call(sys.executable, "-c", code).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["config", "methods", "data list", "--help"])
+def test_a_reader_that_stops_and_a_closed_output(command):
+    for shell in (
+        f"{sys.executable} -m toolkit.cli {command} | true",
+        f"{sys.executable} -m toolkit.cli {command} >&-",
+    ):
+        assert "Traceback" not in call("bash", "-c", shell).stderr
 
 
 def test_config_prints_toml():
@@ -83,10 +92,18 @@ def test_config_prints_toml():
         (["plan", DIGITS, "-np", "-1"], "-np is -1"),
         (["train", DIGITS, "--seeds", "0"], "--seeds is 0"),
         (["verify", DIGITS, "--steps", "0"], "--steps is 0"),
+        (["verify", DIGITS, "--tolerance", "nan"], "--tolerance is nan"),
+        (
+            ["train", DIGITS, "--set", "train.lr=1e30", "--set", "train.epochs=9", "--run-dir", "{tmp}/x"],
+            "training diverged",
+        ),
+        (["train", "/dev/null", "-np", "2"], "no regular file"),
+        (["train", DIGITS, "--run-dir", DIGITS], "is a file; name a folder"),
         (["data", "show", "nowhere.npz"], "nowhere.npz"),
     ],
 )
 def test_refusals_are_one_sentence_and_exit_2(arguments, sentence, tmp_path):
+    arguments = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
     result = run(*arguments, env={"BITRING_CACHE": str(tmp_path)})
     assert result.returncode == 2
     assert sentence in result.stderr

@@ -23,7 +23,7 @@ def test_an_empty_file_is_the_default(tmp_path):
 
 @given(
     name=st.text(st.characters(exclude_characters="/\\\0", codec="utf-8"), min_size=1).filter(
-        lambda t: t not in (".", "..")
+        lambda t: t not in (".", "..") and t.isprintable()
     ),
     seed=st.integers(0, 2**60),
     lr=st.floats(1e-9, 1e3),
@@ -51,7 +51,7 @@ def test_overrides_apply_in_order(tmp_path):
     [
         ("[modle]\n", r"unknown section \[modle\]; did you mean 'model'"),
         ("[model]\nlayer = 3\n", r"unknown key model\.layer; did you mean 'layers'"),
-        ("[model]\nlayers = 'three'\n", r"model\.layers is 'three', a str; it must be a int"),
+        ("[model]\nlayers = 'three'\n", r"model\.layers is 'three', a str; it must be an integer"),
         ("[model]\nlayers = true\n", r"model\.layers is True, a bool"),
         ("[model]\nlayers = 2.5\n", r"model\.layers is 2\.5, a float"),
         ("[model]\nlayers = 0\n", r"model\.layers is 0; give a number >= 1"),
@@ -63,6 +63,15 @@ def test_overrides_apply_in_order(tmp_path):
         ("[data]\nname = 'file'\n", r"data\.path is '' and data\.name is 'file'"),
         ("[data]\ntrain_ratio = 0.9\nval_ratio = 0.2\n", r"train_ratio 0\.9 and data\.val_ratio 0\.2"),
         ("[run]\nname = '../x'\n", r"run\.name is '\.\./x'"),
+        ("[run]\nseed = 99999999999999999999\n", r"run\.seed is 99999999999999999999; give at most"),
+        ("[model]\nhidden = 1000000000\n", r"model\.hidden is 1000000000; give at most 1048576"),
+        ("[model]\nlayers = 100000\n", r"model\.layers is 100000; give at most"),
+        ("[data]\nproject_to = 9223372036854775808\n", r"data\.project_to is 9223372036854775808"),
+        ("[train]\nthreads = 1000000000\n", r"train\.threads is 1000000000"),
+        ("[partition]\nseed = 4294967296\n", r"partition\.seed is 4294967296"),
+        ('[run]\nname = "a\\nb"\n', r"run\.name is 'a\\nb'"),
+        ("[train]\nepochs = " + "9" * 5000, "is not valid TOML"),
+        ("x = " + "[" * 5000, "is not valid TOML"),
         ("model = 3\n", r"'model' must be a table"),
         ("[model\n", r"is not valid TOML"),
     ],
@@ -76,6 +85,12 @@ def test_refusals_name_the_value_and_the_remedy(tmp_path, text, sentence):
 def test_malformed_overrides(tmp_path, override):
     with pytest.raises(UserError, match=r"section\.key=value"):
         configs.load(write(tmp_path, ""), [override])
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000])
+def test_values_that_break_the_parser(tmp_path, value):
+    with pytest.raises(UserError, match=r"train\.epochs"):
+        configs.load(write(tmp_path, ""), [f"train.epochs={value}"])
 
 
 def test_a_missing_file(tmp_path):

@@ -1,4 +1,5 @@
 import itertools
+import time
 
 import networkx as nx
 import numpy as np
@@ -180,6 +181,13 @@ def test_numbering_of_many_parts_never_loses():
     order = np.argsort(best_numbering(channels))
     assert sorted(order.tolist()) == list(range(16))
     assert ring_cost(channels[np.ix_(order, order)]) < ring_cost(channels)
+
+
+def test_numbering_of_hundreds_of_parts_takes_seconds():
+    channels = np.random.default_rng(0).lognormal(size=(256, 256))
+    begin = time.perf_counter()
+    best_numbering(channels)
+    assert time.perf_counter() - begin < 20
 
 
 def test_ring_cost_is_the_sum_of_the_slowest_channels():

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable
 
 from toolkit import __version__
-from toolkit.commands.common import add_config_arguments, add_rank_arguments
 from toolkit.errors import UserError
-from toolkit.launch import leave
+from toolkit.launch import LAUNCHERS, leave
 
 DESCRIPTION = """\
 Full-graph training of graph neural networks over MPI.
@@ -40,13 +39,22 @@ workload.npz (what an epoch moves and computes).
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point. Exit code 2: input that can't be used; 1: a check that failed; 0: done."""
-    args = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
     try:
+        args = parser().parse_args(argv)
+        args.argv = argv
         code = int(args.run(args))
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except UserError as error:
         leave(2, f"bitring: {error}")
     except KeyboardInterrupt:
         leave(130, "bitring: interrupted")
+    except BrokenPipeError:  # the reader of a pipe has seen enough; nothing more may be flushed to it
+        sys.stdout = None
+        leave(0)
+    except MemoryError as error:
+        leave(1, f"bitring: out of memory ({error}); use more ranks or hosts, a smaller model or data.project_to")
     leave(code)
 
 
@@ -58,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     train = _command(commands, "train", "train a model on a whole graph", "train:run", TRAIN_EPILOG)
-    add_config_arguments(train)
-    add_rank_arguments(train)
+    _add_config(train)
+    _add_ranks(train)
     train.add_argument("--run-dir", metavar="DIR", help="folder of the run (default: <run.out>/<run.name>-<date>)")
     train.add_argument(
         "--seeds", type=int, default=1, metavar="K", help="train from K seeds; mean and deviation are printed"
@@ -70,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
         commands, "plan", "print what travels per layer and direction, and what each step saves", "plan:run_plan"
     )
     for sub in (partition, plan):
-        add_config_arguments(sub)
+        _add_config(sub)
         sub.add_argument("-np", "--ranks", type=int, required=True, metavar="N", help="ranks to partition for")
         sub.add_argument("--json", action="store_true", help="the same for programs")
 
@@ -81,8 +89,8 @@ def parser() -> argparse.ArgumentParser:
         "verify:run",
         "With --set train.dtype=float64 rounding is 1e-9 or less: what is larger is an error.",
     )
-    add_config_arguments(verify)
-    add_rank_arguments(verify)
+    _add_config(verify)
+    _add_ranks(verify)
     verify.add_argument("--steps", type=int, default=20, metavar="K", help="optimiser steps (default 20)")
     verify.add_argument(
         "--tolerance", type=float, metavar="X", help="largest difference allowed (default 1e-5, float64 1e-9)"
@@ -131,6 +139,31 @@ def _later(target: str) -> Callable[[argparse.Namespace], int]:
         return int(getattr(importlib.import_module(f"toolkit.commands.{module}"), function)(args))
 
     return run
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", metavar="CONFIG.toml", help="the run; `bitring config` prints every key with its default"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="override a key, as often as you like: --set model.kind=sage --set train.epochs=50",
+    )
+
+
+def _add_ranks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-np", "--ranks", type=int, metavar="N", help="ranks to start on this host (inside an MPI job: leave it out)"
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="auto",
+        help="what starts them: auto is horovodrun where Horovod is installed, else mpirun",
+    )
 
 
 if __name__ == "__main__":

@@ -24,6 +24,16 @@ def _require(condition: bool, sentence: str) -> None:
         raise UserError(sentence)
 
 
+LARGEST = 2**62  # what 64-bit arithmetic takes with room to spare
+WIDEST = 2**20  # entries of a row
+
+
+def _in_range(section: Any, name: str, key: str, low: int, high: int) -> None:
+    value = getattr(section, key)
+    limit = f"a number >= {low}" if value < low else f"at most {high}"
+    _require(low <= value <= high, f"{name}.{key} is {value}; give {limit}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The run itself."""
@@ -33,8 +43,8 @@ class Run:
     seed: int = _f(0, "seed of weights and dropout; --seeds K takes seed, seed + 1, ... (graph and split stay)")
 
     def __post_init__(self) -> None:
-        _require(0 <= self.seed < 2**62, f"run.seed is {self.seed}; give a number from 0 to 2^62")
-        bad = set(self.name) & set("/\\\0") or self.name in ("", ".", "..")
+        _in_range(self, "run", "seed", 0, LARGEST)
+        bad = set(self.name) & set("/\\") or self.name in ("", ".", "..") or not self.name.isprintable()
         _require(not bad, f"run.name is {self.name!r}; give a plain name without slashes")
 
 
@@ -77,10 +87,13 @@ class Data:
             f"data.train_ratio {self.train_ratio} and data.val_ratio {self.val_ratio} "
             "must be positive and sum to at most 1",
         )
-        for key in ("nodes", "features", "classes", "train_per_class", "knn"):
-            _require(getattr(self, key) >= 1, f"data.{key} is {getattr(self, key)}; give a number >= 1")
-        for key in ("edges", "val_per_class", "project_to", "split_seed", "generator_seed"):
-            _require(getattr(self, key) >= 0, f"data.{key} is {getattr(self, key)}; give a number >= 0")
+        for key in ("nodes", "train_per_class", "knn"):
+            _in_range(self, "data", key, 1, LARGEST)
+        for key in ("features", "classes"):
+            _in_range(self, "data", key, 1, WIDEST)
+        for key in ("edges", "val_per_class", "split_seed", "generator_seed"):
+            _in_range(self, "data", key, 0, LARGEST)
+        _in_range(self, "data", "project_to", 0, WIDEST)
         _require(0 <= self.mixing <= 1, f"data.mixing is {self.mixing}; give a share between 0 and 1")
         _require(self.noise >= 0, f"data.noise is {self.noise}; give a deviation >= 0")
         _require(
@@ -110,8 +123,8 @@ class Partition:
     )
 
     def __post_init__(self) -> None:
-        _require(self.tries >= 1, f"partition.tries is {self.tries}; give a number >= 1")
-        _require(self.seed >= 0, f"partition.seed is {self.seed}; give a number >= 0")
+        _in_range(self, "partition", "tries", 1, 1000)
+        _in_range(self, "partition", "seed", 0, 2**30)  # METIS's is a 32-bit number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +142,9 @@ class Model:
     input_dropout: float = _f(0.0, "the same for the input features; 0 lets layer 0 be aggregated once for all")
 
     def __post_init__(self) -> None:
-        for key in ("layers", "hidden", "heads", "out_heads"):
-            _require(getattr(self, key) >= 1, f"model.{key} is {getattr(self, key)}; give a number >= 1")
+        _in_range(self, "model", "layers", 1, 1000)
+        for key in ("hidden", "heads", "out_heads"):
+            _in_range(self, "model", key, 1, WIDEST)
         for key in ("dropout", "input_dropout"):
             _require(0 <= getattr(self, key) < 1, f"model.{key} is {getattr(self, key)}; give a share in [0, 1)")
         _require(
@@ -172,8 +186,10 @@ class Train:
 
     def __post_init__(self) -> None:
         for key in ("epochs", "eval_every"):
-            _require(getattr(self, key) >= 1, f"train.{key} is {getattr(self, key)}; give a number >= 1")
-        for key in ("patience", "threads", "weight_decay", "momentum"):
+            _in_range(self, "train", key, 1, LARGEST)
+        _in_range(self, "train", "patience", 0, LARGEST)
+        _in_range(self, "train", "threads", 0, 4096)
+        for key in ("weight_decay", "momentum"):
             _require(getattr(self, key) >= 0, f"train.{key} is {getattr(self, key)}; give a number >= 0")
         _require(self.lr > 0, f"train.lr is {self.lr}; give a rate > 0")
 
@@ -203,7 +219,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"can't read the configuration {path}: {error.strerror}; name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, and so is a number too long
         raise UserError(f"{path} is not valid TOML: {error}") from None
     for override in overrides or []:
         section, key, value = parse_override(override)
@@ -273,6 +289,8 @@ def parse_override(text: str) -> tuple[str, str, Any]:
         value = tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         value = raw.strip()  # a bare word is a string: --set model.kind=sage
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--set {section}.{key}: {error}") from None
     return section, key, value
 
 
@@ -286,6 +304,9 @@ def _section(cls: type, section: str, table: dict[str, Any], source: str) -> Any
     return cls(**values)
 
 
+ARTICLES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+
+
 def _checked(value: Any, hint: Any, name: str, source: str) -> Any:
     if get_origin(hint) is Literal:
         choices = get_args(hint)
@@ -295,7 +316,7 @@ def _checked(value: Any, hint: Any, name: str, source: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not hint:
-        raise UserError(f"{source}: {name} is {value!r}, a {type(value).__name__}; it must be a {hint.__name__}")
+        raise UserError(f"{source}: {name} is {value!r}, a {type(value).__name__}; it must be {ARTICLES[hint]}")
     if hint is float and not abs(value) < float("inf"):
         raise UserError(f"{source}: {name} is {value}; give a finite number")
     return value

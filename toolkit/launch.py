@@ -139,7 +139,7 @@ def leave(code: int, message: str = "") -> NoReturn:
     Every rank calls it, last of all. A rank may fail alone: with a code other than 0 the others
     are aborted, wherever they wait. Outside an MPI job: print, then exit.
     """
-    sys.stdout.flush()
+    _flush()
     size, rank, path = job_size() or 1, job_rank(), os.environ.get(EXIT_FILE)
     if path:
         _write_record(path, {"rank": rank, "code": code, "message": message})
@@ -156,14 +156,20 @@ def leave(code: int, message: str = "") -> NoReturn:
 
 def abort(code: int) -> NoReturn:
     """End the whole job at once with ``code`` (not 0); without a job of several ranks, this process."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     mpi = sys.modules.get("mpi4py.MPI")
     if (job_size() or 1) > 1 and mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(code)
     if threading.current_thread() is not threading.main_thread():
         os._exit(code)  # a SystemExit would only end the thread
     sys.exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller's shell
+            with contextlib.suppress(OSError):
+                stream.flush()
 
 
 def install_excepthook() -> None:

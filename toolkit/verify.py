@@ -24,7 +24,7 @@ class Verification:
     A tensor's difference is the norm ||a - b|| / ||b||, b the one process's. Norms, not entries: Adam
     divides by the gradient's size, so the entry whose gradient is all rounding moves by a whole
     learning rate. A tensor that is zero but for rounding (a gradient that cancels out) is measured
-    against 1 % of the largest norm of any. ``weight_entry`` is the largest |a - b| of all.
+    against 1 % of the largest norm of any, or of the loss. ``weight_entry`` is the largest |a - b| of all.
     """
 
     steps: int
@@ -72,8 +72,8 @@ def compare(ours: Trajectory, reference: Trajectory, config: Config, part: Part,
     from toolkit.nn.model import Network
 
     names = [n for n, _ in Network(config.model, part.num_features, part.num_classes, 0).named_parameters()]
-    gradient, worst_gradient = _worst(ours.gradients, reference.gradients, names)
-    weight, worst_weight = _worst(ours.weights, reference.weights, names)
+    gradient, worst_gradient = _worst(ours.gradients, reference.gradients, names, abs(reference.losses[0]))
+    weight, worst_weight = _worst(ours.weights, reference.weights, names, 0.0)
     return Verification(
         steps=steps,
         loss=max(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(ours.losses, reference.losses, strict=True)),
@@ -85,11 +85,11 @@ def compare(ours: Trajectory, reference: Trajectory, config: Config, part: Part,
     )
 
 
-FLOOR = 1e-2
+FLOOR = 1e-2  # of the largest norm of any tensor, and of the loss: smaller ones are measured against that
 
 
-def _worst(ours: list[Tensor], reference: list[Tensor], names: list[str]) -> tuple[float, str]:
-    floor = FLOOR * max(b.norm().item() for b in reference)
+def _worst(ours: list[Tensor], reference: list[Tensor], names: list[str], scale: float) -> tuple[float, str]:
+    floor = FLOOR * max(scale, *(b.norm().item() for b in reference))
     differences = [relative_difference(a, b, floor) for a, b in zip(ours, reference, strict=True)]
     index = max(range(len(names)), key=lambda i: differences[i])
     return differences[index], names[index]

@@ -176,6 +176,25 @@ def test_a_damaged_part_is_refused(world, shared_tmp):
         partition.load(world.rank)
 
 
+def test_a_full_disk_is_told_and_what_was_written_stays(world, shared_tmp, monkeypatch):
+    from toolkit.train.recorder import RunFolder
+
+    write = RunFolder.write
+
+    def full_at_the_seventh(self, kind, **values):
+        if values.get("epoch") == 6:
+            self._metrics.close()
+            self._metrics = open("/dev/full", "a", buffering=1)  # noqa: SIM115
+        write(self, kind, **values)
+
+    monkeypatch.setattr(RunFolder, "write", full_at_the_seventh)
+    if world.size > 1:
+        pytest.skip("the rank that can't write ends the whole job: shown by one rank alone")
+    with pytest.raises(UserError, match="No space left on device; what is there so far is kept"):
+        train(world, configuration(shared_tmp), arguments(shared_tmp))
+    assert len((shared_tmp / "run" / "metrics.jsonl").read_text().splitlines()) == 6
+
+
 def test_early_stopping_stops_every_rank_at_the_same_epoch(world, shared_tmp):
     config = configuration(shared_tmp, train={"epochs": 200, "patience": 5})
     part = partition_of(world, config).load(world.rank)

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from toolkit import config as configs
 from toolkit import launch, methods
@@ -34,9 +35,11 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
     launch.refuse_gloo()
     size = launch.job_size()
     if size is None and (args.ranks or 1) > 1:
+        if not Path(args.config).is_file():
+            raise UserError(f"{args.config} is no regular file, and every rank reads it; save it to one first")
         start_logging(rank=0, size=1)
         cache.ensure(config, args.ranks, log.info)
-        return launch.launch(sys.argv[1:], args.ranks, args.launcher)
+        return launch.launch(args.argv, args.ranks, args.launcher)
     if size is None:
         start_logging(rank=0, size=1)
         return body(Solo())
@@ -61,29 +64,4 @@ def start_logging(rank: int, size: int) -> None:
         format=prefix + "%(message)s",
         stream=sys.stderr,
         force=True,
-    )
-
-
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", metavar="CONFIG.toml", help="the run; `bitring config` prints every key with its default"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="section.key=value",
-        help="override a key, as often as you like: --set model.kind=sage --set train.epochs=50",
-    )
-
-
-def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-np", "--ranks", type=int, metavar="N", help="ranks to start on this host (inside an MPI job: leave it out)"
-    )
-    parser.add_argument(
-        "--launcher",
-        choices=launch.LAUNCHERS,
-        default="auto",
-        help="what starts them: auto is horovodrun where Horovod is installed, else mpirun",
     )

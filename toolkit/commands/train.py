@@ -59,7 +59,8 @@ def train(world: World, config: configs.Config, args: argparse.Namespace) -> int
     workload = record_workload(trained.trainer, world, trained.seconds, notes)
     transport.close()
     if folder is not None and workload is not None:
-        workloads.save(workload, folder.path / "workload.npz")
+        with folder.guarded():
+            workloads.save(workload, folder.path / "workload.npz")
         folder.write("summary", **summarise(results))
         folder.close()
         print(describe(config, partition, results, world.size, threads, folder.path))

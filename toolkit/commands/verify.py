@@ -21,6 +21,8 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
 def run(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise UserError(f"--steps is {args.steps}; give a number >= 1")
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise UserError(f"--tolerance is {args.tolerance}; give a number >= 0")
     config = read_config(args)
     return in_job(args, config, lambda world: verify(world, config, args.steps, args.tolerance))
 
@@ -51,6 +53,13 @@ def verify(world: World, config: configs.Config, steps: int, tolerance: float | 
 
 def describe(result: Verification, limit: float) -> str:
     """What was compared and by how much it differs, for people."""
+    # Adam divides by a gradient's size: where that is all rounding, weights move by whole learning rates
+    enlarged = result.weights > limit >= max(result.loss, result.gradients)
+    hint = (
+        [("", "gradients agree; --set train.optimizer=sgd tells whether Adam only enlarged rounding")]
+        if enlarged
+        else []
+    )
     verdict = "equal" if result.largest <= limit else "DIFFERENT"
     return report.facts(
         [
@@ -58,6 +67,7 @@ def describe(result: Verification, limit: float) -> str:
             ("gradients", f"{result.gradients:.2e} at step 1, largest in {result.worst_gradient}"),
             ("weights", f"{result.weights:.2e} after {result.steps} steps, largest in {result.worst_weight}"),
             ("", f"no single weight by more than {result.weight_entry:.1e}"),
+            *hint,
             ("verdict", f"{verdict}: {result.largest:.2e} against a tolerance of {limit:.0e}"),
         ]
     )

@@ -36,6 +36,7 @@ from toolkit.graph.partition import assign
 
 CACHE_FORMAT = 2
 FLOAT32_BYTES = 4
+META_KEYS = {"graph", "ranks", "rank", "settings", "cut_directed_edges", "tries", "kept_try", "sha256"}
 Say = Callable[[str], None]
 
 
@@ -80,6 +81,11 @@ def open_folder(folder: Path) -> CachedPartition:
         if meta["format"] != CACHE_FORMAT:
             raise UserError(
                 f"{folder} is of format {meta['format']}, this bitring reads {CACHE_FORMAT}; delete the folder"
+            )
+        missing = META_KEYS - meta.keys()
+        if missing:
+            raise UserError(
+                f"{folder / 'META.json'} lacks {', '.join(sorted(missing))}; delete the folder and call again"
             )
         _verify(folder / "channels.npz", meta["sha256"]["channels.npz"])
         with np.load(folder / "channels.npz", allow_pickle=False) as file:
@@ -144,7 +150,9 @@ def _write(graph: Graph, config: Config, ranks: int, folder: Path, say: Say) -> 
             temporary.rename(folder)
         except OSError:
             if not (folder / "META.json").exists():  # else another run has just made the same
-                raise
+                raise UserError(
+                    f"{folder} is in the way and is no cached partition; delete it and call again"
+                ) from None
     except OSError as error:
         raise UserError(
             f"can't write the partition {folder}: {error.strerror}; free space or set partition.cache"

@@ -19,6 +19,7 @@ _EDGES = ("edge_index", "indptr", "indices")
 _FEATURES = tuple(f"features_{part}" for part in ("data", "indices", "indptr", "shape"))
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _INDEXES = ("train_idx", "val_idx", "test_idx")
+LONGEST_NOTE = 300  # characters
 OWN_KEYS = (*_EDGES, "features", *_FEATURES, "labels", "num_nodes", "num_classes", *_MASKS, *_INDEXES, "notes")
 
 
@@ -251,4 +252,5 @@ def _notes(archive: Archive) -> tuple[str, ...]:
     notes = archive.array("notes")
     if notes.dtype.kind != "U" or notes.ndim != 1:
         archive.refuse("notes", f"is {notes.dtype} {list(notes.shape)}; it must be a vector of text")
-    return tuple(str(note) for note in notes)
+    # a foreign file's text goes to a terminal: nothing in it may steer that
+    return tuple("".join(c if c.isprintable() else "?" for c in str(note))[:LONGEST_NOTE] for note in notes)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolkit.config import Data
+from toolkit.config import WIDEST, Data
 from toolkit.errors import UserError
 from toolkit.graph import split
 from toolkit.graph.data import Graph, IntArray
@@ -107,6 +107,8 @@ def _check_labels(raw: Raw, labels: IntArray) -> int:
                 f"{raw.name}: node {node} has the label {labels[node]} in a graph of {raw.num_nodes} nodes; "
                 "number the classes from 0"
             )
+    if raw.num_classes is not None and not 1 <= num_classes <= WIDEST:
+        raise UserError(f"{raw.name}: {num_classes} classes are declared; give a number from 1 to {WIDEST:,}")
     outside = np.flatnonzero((labels < -1) | (labels >= num_classes))
     if len(outside):
         node = outside[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from toolkit.comm import codec as codecs
 from toolkit.comm.halo import Crossing, RangeTrace, Route, make_masks, make_route
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.transport import Transport
+from toolkit.errors import UserError
 from toolkit.graph.data import Features
 from toolkit.graph.part import Part
 from toolkit.nn.attention import Edges
@@ -135,4 +137,10 @@ class Engine:
 
 
 def _dense(features: Features) -> Tensor:
+    need, free = 4 * features.shape[0] * features.shape[1], os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if isinstance(features, sp.csr_matrix) and need > free:
+        raise UserError(
+            f"{features.shape[0]:,} x {features.shape[1]:,} features are {need / 1e9:.1f} GB dense, "
+            f"and {free / 1e9:.1f} GB are free; set data.project_to (256, say), or use more ranks on more hosts"
+        )
     return torch.from_numpy(features.toarray() if isinstance(features, sp.csr_matrix) else features)

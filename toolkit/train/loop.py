@@ -17,6 +17,7 @@ from toolkit.comm.ledger import WHOLE, Phase, StageKey, by_stage
 from toolkit.comm.transport import Transport
 from toolkit.comm.world import World
 from toolkit.config import Config
+from toolkit.errors import UserError
 from toolkit.graph.part import Part
 from toolkit.train.metrics import Scores
 from toolkit.train.recorder import RunFolder
@@ -104,6 +105,11 @@ def train_seed(
         begin = time.perf_counter()
         result = trainer.step(epoch)
         epoch_times.append(time.perf_counter() - begin)
+        if not math.isfinite(result.loss):
+            raise UserError(
+                f"the loss is {result.loss} at epoch {epoch + 1}: training diverged; "
+                f"lower train.lr ({config.train.lr:g}) or scale the features (data.feature_norm)"
+            )
         seconds = trainer.ledger.take_seconds()
         stages.append(seconds)
         record: dict[str, Any] = {

@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ class RunFolder:
             (path / "config.toml").write_text(configs.to_toml(config), encoding="utf-8")
             self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8", buffering=1)
         except FileExistsError:
+            if not path.is_dir():
+                raise UserError(f"{path} is a file; name a folder with --run-dir") from None
             raise UserError(f"{path} holds a run already; name another folder with --run-dir") from None
         except OSError as error:
             raise UserError(
@@ -42,10 +46,22 @@ class RunFolder:
     def write(self, kind: str, **values: Any) -> None:
         """One object a line; NaN (a split without nodes) becomes null."""
         line = {"schema_version": METRICS_VERSION, "kind": kind, **_plain(values)}
-        self._metrics.write(json.dumps(line) + "\n")
+        with self.guarded():
+            self._metrics.write(json.dumps(line) + "\n")
 
     def close(self) -> None:
-        self._metrics.close()
+        with self.guarded():
+            self._metrics.close()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """A full or vanished disk is told in a sentence; what was written before stays."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"can't write to the run folder {self.path}: {error.strerror}; what is there so far is kept"
+            ) from None
 
 
 def default_run_dir(run: configs.Run) -> Path:
