@@ -18,6 +18,7 @@ from toolkit import report
 from toolkit.comm.horovod import start
 from toolkit.comm.reduce import FlatSum, GradientSum, HorovodSum
 from toolkit.comm.world import MpiWorld
+from toolkit.train.process import keep_freed_memory
 
 SIZES = [1 << k for k in (12, 14, 16, 18, 20, 22, 24, 26)]
 REPEATS = 21
@@ -33,6 +34,7 @@ def seconds(world: MpiWorld, reduction: GradientSum, gradients: list[torch.Tenso
 
 def main() -> int:
     torch.set_num_threads(1)
+    keep_freed_memory()
     world = MpiWorld()
     reductions = (FlatSum(world), HorovodSum(start(world.comm)))
     rows, results = [], []

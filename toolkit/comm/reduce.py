@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.comm import horovod
 from toolkit.comm.world import MpiWorld, World
 
-HOROVOD_FROM_BYTES = 4 << 20
+HOROVOD_FROM_BYTES = 2 << 20
 """With reduction = "auto", gradients of fewer bytes go by one Allreduce: a Horovod operation waits
 for its next cycle (1 ms), which a small message does not repay (bench/reduction.py)."""
 
