@@ -34,6 +34,23 @@ int bitring_dropout_mask(int64_t rows, int64_t D, int64_t kept, const int64_t *n
 int bitring_drop_f32(int64_t n, int64_t D, const float *x, const uint8_t *mask, float scale, float *out,
                      int threads);
 
+/* What stands between two graph layers, in one pass over memory:
+ *     out = max(0, norm(z + bias)) * mask * scale,   norm(y) = (y - mean) / sqrt(var + eps) * gamma + beta
+ * z, out: [n, D]; bias, gamma, beta: [D]; gamma NULL: no normalisation; mask [n, D] NULL: no dropout.
+ * mean and rstd ([n], where gamma is given) are kept for backward. */
+int bitring_epilogue_f32(int64_t n, int64_t D, const float *z, const float *bias, const float *gamma,
+                         const float *beta, float eps, const uint8_t *mask, float scale, float *out, float *mean,
+                         float *rstd, int threads);
+
+/* Its mirror image: grad [n, D] of out -> grad_z [n, D] and grad_bias, grad_gamma, grad_beta [D].
+ * out is forward's. work: bitring_epilogue_work(n, D) floats. Sums run over fixed blocks of rows, so
+ * the number of threads changes no bit. */
+int64_t bitring_epilogue_work(int64_t n, int64_t D);
+int bitring_epilogue_backward_f32(int64_t n, int64_t D, const float *grad, const float *z, const float *bias,
+                                  const float *gamma, float scale, const float *out, const float *mean,
+                                  const float *rstd, float *grad_z, float *grad_bias, float *grad_gamma,
+                                  float *grad_beta, float *work, int threads);
+
 #ifdef __cplusplus
 }
 #endif

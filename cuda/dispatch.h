@@ -3,7 +3,7 @@
 #ifndef BITRING_DISPATCH_H
 #define BITRING_DISPATCH_H
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if !defined(BITRING_ONE_TARGET) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define BITRING_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define BITRING_CLONES

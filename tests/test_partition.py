@@ -11,6 +11,7 @@ from tests.support.graphs import random_graph, with_edges
 from toolkit import config as configs
 from toolkit.errors import UserError
 from toolkit.graph import part as parts_io
+from toolkit.graph.locality import local_order
 from toolkit.graph.messages import FAR, find_messages, hops_to_training
 from toolkit.graph.part import build_parts
 from toolkit.graph.partition import (
@@ -231,3 +232,25 @@ def test_marginal_nodes_have_a_remote_neighbour():
     graph = with_edges(random_graph(6), [0, 1, 3], [1, 2, 2])
     part = next(build_parts(graph, np.array([0, 0, 0, 1, 1, 1]), 2))
     assert part.marginal().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_local_order_is_a_permutation_that_brings_neighbours_near(directed):
+    graph = random_graph(6000, 2, mean_degree=0.1, directed=directed)
+    rng = np.random.default_rng(0)
+    shuffled = rng.permutation(6000)
+    ring = [(int(shuffled[i]), int(shuffled[(i + d) % 6000])) for i in range(6000) for d in (1, 2, 3)]
+    graph = with_edges(graph, [a for a, _ in ring], [b for _, b in ring])
+    nodes = np.flatnonzero(np.arange(6000) % 10 < 9)
+    order = local_order(graph, nodes)
+    assert sorted(order.tolist()) == nodes.tolist()
+    assert (local_order(graph, nodes) == order).all()
+
+    def near(order):
+        """Share of edges whose ends lie within one block."""
+        place = np.full(6000, -(10**9))
+        place[order] = np.arange(len(order))
+        sources, targets = graph.indices, np.repeat(np.arange(6000), graph.in_degrees())
+        return (np.abs(place[sources] - place[targets]) < 1024).mean()
+
+    assert near(order) > 0.7 > 0.4 > near(nodes)

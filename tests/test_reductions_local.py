@@ -112,3 +112,30 @@ def test_every_optimiser(optimizer, decay_layers):
     train = dataclasses.replace(config.train, optimizer=optimizer, decay_layers=decay_layers, weight_decay=0.01)
     found = verify_locally(random_graph(), dataclasses.replace(config, train=train), np.arange(120) % 3, 3, steps=4)
     assert found.largest < EXACT
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("plan", ["exact", "paper", "narrow"])
+@pytest.mark.parametrize("input_dropout", [0.0, 0.5])
+@pytest.mark.parametrize("features", [5, 60])
+def test_sparse_features_equal_dense_ones(kind, plan, input_dropout, features):
+    """Kept sparse over 3 ranks (where the plan lets them), against dense ones in one process."""
+    import dataclasses
+
+    import scipy.sparse as sp
+
+    from tests.support.local_world import run_ranks
+    from toolkit.graph.part import build_parts
+    from toolkit.nn.features import SparseRows
+    from toolkit.train.trainer import Trainer
+    from toolkit.verify import compare, follow, single_process
+
+    graph = random_graph(90, features)
+    few = sp.random(90, features, density=0.08, format="csr", random_state=1, dtype=np.float32)
+    config = configuration(kind, plan=plan, input_dropout=input_dropout)
+    reference = single_process(dataclasses.replace(graph, features=few.toarray()), config, 3)
+    owned = list(build_parts(dataclasses.replace(graph, features=few), np.arange(90) % 3, 3))
+    found = run_ranks(3, lambda world, transport: follow(owned[world.rank], config, world, transport, 3))
+    assert compare(found[0], reference, config, owned[0], 3).largest < EXACT
+    kept = run_ranks(3, lambda w, t: isinstance(Trainer(owned[w.rank], config, w, t).engine.features, SparseRows))
+    assert kept == [plan == "exact"] * 3

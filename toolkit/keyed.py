@@ -51,6 +51,11 @@ def kept_per_row(columns: int, dropout: float) -> int:
     return max(1, round(columns * (1.0 - dropout)))
 
 
+def mask_key(seed: int, epoch: int, layer: int) -> int:
+    """The 64-bit key of one layer's dropout in one epoch."""
+    return mix64(seed, 0xD0, epoch, layer)
+
+
 def dropout_mask(
     seed: int, epoch: int, layer: int, nodes: NDArray[np.int64], columns: int, kept: int
 ) -> NDArray[np.bool_]:
@@ -64,7 +69,7 @@ def dropout_mask(
     if kept >= columns:
         mask.fill(True)
         return mask
-    low, high = row_keys(mix64(seed, 0xD0, epoch, layer), nodes)
+    low, high = row_keys(mask_key(seed, epoch, layer), nodes)
     column_bits = np.uint32((1 << (columns - 1).bit_length()) - 1)
     ids = np.arange(columns, dtype=np.uint32)
     step = max(1, BLOCK_ENTRIES // columns)

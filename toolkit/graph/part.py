@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from toolkit.graph.data import BoolArray, Features, Graph, IntArray
+from toolkit.graph.locality import local_order
 from toolkit.graph.messages import find_messages, hops_to_training, row_entries
 
-PART_FORMAT = 1
+PART_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +34,7 @@ class Part:
     num_train: int
     num_val: int
     num_test: int
-    nodes: IntArray  # [n] global ids, ascending
+    nodes: IntArray  # [n] global ids, in an order of locality
     halo_nodes: IntArray  # [h] global ids
     halo_counts: IntArray  # [N] halo nodes of each owner
     halo_reach: NDArray[np.int16]  # [h] see Messages.reach
@@ -85,7 +86,7 @@ def build_parts(graph: Graph, parts: IntArray, ranks: int) -> Iterator[Part]:
     degrees = np.bincount(targets[graph.indices != targets], minlength=graph.num_nodes)
     local_of_global = np.empty(graph.num_nodes, dtype=np.int64)
     for rank in range(ranks):
-        nodes = np.flatnonzero(parts == rank)
+        nodes = local_order(graph, np.flatnonzero(parts == rank))
         receives = messages.receivers == rank
         halo_nodes = messages.nodes[receives]
         sends = np.flatnonzero(messages.owners == rank)  # by receiver, then node: the order of Messages

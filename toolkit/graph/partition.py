@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from toolkit import config
 from toolkit.errors import UserError
 from toolkit.graph.data import Graph, IntArray
+from toolkit.graph.locality import undirected
 from toolkit.graph.messages import find_messages, hops_to_training
 
 SWAPS, SWAP_WORK = 32, 1 << 22  # larger numbers of parts: swaps taken, channels looked at for each
@@ -94,15 +95,9 @@ def _candidates(graph: Graph, ranks: int, settings: config.Partition) -> Iterato
 
 
 def undirected_pattern(graph: Graph) -> sp.csr_matrix:
-    """The adjacency that METIS may be given: both directions of every edge, no loops, no repeats."""
-    n = graph.num_nodes
-    ones = np.ones(graph.num_edges, dtype=np.int8)
-    directed = sp.csr_matrix((ones, graph.indices, graph.indptr), shape=(n, n))
-    both = (directed + directed.T).tocsr()
-    both.setdiag(0)
-    both.eliminate_zeros()
-    both.sum_duplicates()
-    return both
+    """The adjacency of a graph that METIS may be given."""
+    targets = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
+    return undirected(graph.indices, targets, graph.num_nodes)
 
 
 def metis_parts(graph: Graph, adjacency: sp.csr_matrix, ranks: int, settings: config.Partition, seed: int) -> IntArray:

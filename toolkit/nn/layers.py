@@ -1,18 +1,19 @@
 """GCN, GraphSAGE-mean and GAT layers.
 
-Shapes: n inner and h halo nodes of this rank, D entries in, F out, H heads.
+A layer takes its inner rows after dropout and gives rows before its bias: dropout and bias stand in
+the epilogue between layers. Shapes: n inner and h halo nodes of this rank, D entries in, F out, H heads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit.nn.attention import Edges, attend, merge
+from toolkit.nn.features import Rows, SparseRows, as_dense, project
 from toolkit.nn.passage import Passage
 
 LEAKY_SLOPE = 0.2  # Velickovic et al. 2018, section 2.1
@@ -32,8 +33,8 @@ class GCNLayer(nn.Module):
         self.weight = glorot(generator, inputs, outputs)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
-    def forward(self, rows_ND: Tensor, passage: Passage) -> Tensor:
-        return aggregate_linear(rows_ND, self.weight, passage)[1] + self.bias
+    def forward(self, rows_ND: Rows, passage: Passage) -> Tensor:
+        return aggregate_linear(rows_ND, self.weight, passage)
 
 
 class SAGELayer(nn.Module):
@@ -45,25 +46,26 @@ class SAGELayer(nn.Module):
         self.weight_self = glorot(generator, inputs, outputs)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
-    def forward(self, rows_ND: Tensor, passage: Passage) -> Tensor:
-        own, aggregate = aggregate_linear(rows_ND, self.weight, passage)
-        return own @ self.weight_self + aggregate + self.bias
+    def forward(self, rows_ND: Rows, passage: Passage) -> Tensor:
+        aggregate = aggregate_linear(rows_ND, self.weight, passage)
+        if isinstance(rows_ND, Tensor):
+            return torch.addmm(aggregate, rows_ND, self.weight_self)
+        return aggregate + project(rows_ND, self.weight_self)
 
 
-def aggregate_linear(rows_ND: Tensor, weight_DF: Tensor, passage: Passage) -> tuple[Tensor, Tensor]:
-    """Own rows after dropout [n, D], and the aggregate of W times them [n, F].
+def aggregate_linear(rows_ND: Rows, weight_DF: Tensor, passage: Passage) -> Tensor:
+    """The aggregate of W times the rows: [n, F].
 
     Aggregation and W commute. Where rows travel after W, W comes first; where they travel before
-    it, aggregation does; where nothing travels, whichever leaves the narrower product.
+    it, aggregation does; where nothing travels, whichever leaves the narrower product, and W where
+    the rows are sparse.
     """
     if passage.step.sends == "outputs":
-        own = passage.drop(rows_ND)
-        return own, passage.aggregate(own @ weight_DF)[1]
-    narrows = weight_DF.shape[1] < weight_DF.shape[0]
-    if passage.step.sends == "nothing" and narrows and not passage.aggregated_already:
-        return passage.aggregate(rows_ND, transform=lambda rows: rows @ weight_DF)
-    own, aggregate = passage.aggregate(rows_ND)
-    return own, aggregate @ weight_DF
+        return passage.aggregate(project(rows_ND, weight_DF))
+    narrows = weight_DF.shape[1] < weight_DF.shape[0] and not passage.aggregated_already
+    if isinstance(rows_ND, SparseRows) or (passage.step.sends == "nothing" and narrows):
+        return passage.aggregate(rows_ND, transform=lambda rows: project(rows, weight_DF))
+    return passage.aggregate(rows_ND) @ weight_DF
 
 
 class GATLayer(nn.Module):
@@ -82,21 +84,21 @@ class GATLayer(nn.Module):
         self.attend_target = glorot(generator, heads, outputs_per_head)
         self.bias = nn.Parameter(torch.zeros(outputs_per_head * (1 if mean_heads else heads)))
 
-    def forward(self, rows_ND: Tensor, passage: Passage, local: Edges, halo: Edges) -> Tensor:
+    def forward(self, rows_ND: Rows, passage: Passage, local: Edges, halo: Edges) -> Tensor:
         """``local`` edges come from this rank's rows, ``halo`` edges from others'."""
         step, after_w = passage.step, passage.step.sends == "outputs"
         if after_w:
-            own = self._heads(passage.depart(passage.drop(rows_ND) @ self.weight))
+            own = self._heads(as_dense(passage.depart(project(rows_ND, self.weight))))
         else:
-            own = self._heads(passage.depart(rows_ND) @ self.weight)
+            own = self._heads(project(passage.depart(rows_ND), self.weight))
         at_target = (own * self.attend_target).sum(-1)
         near = attend(self._scores(own, at_target, local), own, local, None, passage.ledger, "central", step.layer)
         arrived = passage.arrive()
-        far_rows = self._heads(arrived if after_w else arrived @ self.weight)
+        far_rows = self._heads(as_dense(arrived) if after_w else project(arrived, self.weight))
         far_scores = self._scores(far_rows, at_target, halo)
         far = attend(far_scores, far_rows, halo, near.shift, passage.ledger, "marginal", step.layer)
         out = merge(near, far)
-        return (out.mean(1) if self.mean_heads else out.flatten(1)) + self.bias
+        return out.mean(1) if self.mean_heads else out.flatten(1)
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
@@ -106,6 +108,3 @@ class GATLayer(nn.Module):
         at_source = (rows_MHF * self.attend_source).sum(-1)
         sums = at_source.index_select(0, edges.sources) + at_target_NH.index_select(0, edges.targets)
         return F.leaky_relu(sums, LEAKY_SLOPE)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "elu": F.elu}

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from toolkit import config
 from toolkit.nn.attention import Edges
-from toolkit.nn.layers import ACTIVATIONS, GATLayer, GCNLayer, SAGELayer
+from toolkit.nn.epilogue import epilogue
+from toolkit.nn.features import Rows
+from toolkit.nn.layers import GATLayer, GCNLayer, SAGELayer
 from toolkit.nn.passage import Passage
 
 
 class Network(nn.Module):
     """A model of a configuration: the same weights on every rank, from the seed alone.
 
-    Dropout is no module here: it belongs to the passages, which know which entries travel.
+    Dropout is no module here: its masks belong to the passages, which know which entries travel.
     """
 
     def __init__(self, model: config.Model, num_features: int, num_classes: int, seed: int) -> None:
@@ -29,20 +32,20 @@ class Network(nn.Module):
             _layer(model, inputs, outputs, last=index == model.layers - 1, generator=generator)
             for index, (inputs, outputs) in enumerate(itertools.pairwise(widths))
         )
-        hidden = range(model.layers - 1)
-        self.norms = nn.ModuleList(
-            nn.LayerNorm(model.hidden) if model.norm == "layer" else nn.Identity() for _ in hidden
-        )
-        self.activation = ACTIVATIONS[model.activation]
+        hidden = range(model.layers - 1) if model.norm == "layer" else ()
+        self.norms = nn.ModuleList(nn.LayerNorm(model.hidden) for _ in hidden)
+        self.activation = model.activation
 
-    def forward(self, features_ND: Tensor, passages: Sequence[Passage], edges: Sequence[Edges]) -> Tensor:
+    def forward(self, features_ND: Rows, passages: Sequence[Passage], edges: Sequence[Edges]) -> Tensor:
         """Logits of the inner nodes: [n, classes]. One passage a layer; ``edges`` local and halo, for GAT only."""
-        rows = features_ND
+        rows: Rows = passages[0].drop(features_ND)
+        last = len(self.layers) - 1
         for index, (layer, passage) in enumerate(zip(self.layers, passages, strict=True)):
-            rows = layer(rows, passage, *edges)
-            if index < len(self.norms):
-                rows = self.activation(self.norms[index](rows))
-        return rows
+            out: Tensor = layer(rows, passage, *edges)
+            if index < last:
+                norm = cast(nn.LayerNorm, self.norms[index]) if len(self.norms) else None
+                rows = epilogue(out, cast(Tensor, layer.bias), norm, self.activation, passages[index + 1].masks)
+        return out + cast(Tensor, self.layers[last].bias)
 
 
 def _layer(model: config.Model, inputs: int, outputs: int, *, last: bool, generator: torch.Generator) -> nn.Module:

@@ -19,8 +19,9 @@ from toolkit.errors import UserError
 from toolkit.graph.data import Features
 from toolkit.graph.part import Part
 from toolkit.nn.attention import Edges
+from toolkit.nn.features import Rows, SparseRows, stays_sparse
 from toolkit.nn.model import Network
-from toolkit.nn.passage import Held, Passage, Rows, aggregate_once
+from toolkit.nn.passage import Crossed, Held, Passage, Source, aggregate_once
 from toolkit.nn.sparse import SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
 from toolkit.plan import LayerShape, LayerStep, PassKind, Plan
 
@@ -70,14 +71,16 @@ class Engine:
     dtype: torch.dtype
     trace: RangeTrace | None = None
     adjacency: Adjacency = field(init=False)
-    features: Tensor = field(init=False)  # [n, D]
-    halo_features: Tensor | None = field(init=False, default=None)  # [h, D] where layer 0 is held
+    features: Rows = field(init=False)  # [n, D]
+    halo_features: Rows | None = field(init=False, default=None)  # [h, D] where layer 0 is held
     aggregated: Tensor | None = field(init=False, default=None)  # [n, D] layer 0 without dropout
     routes: dict[tuple[PassKind, int], Route] = field(init=False)
 
     def __post_init__(self) -> None:
         self.adjacency = Adjacency.of(self.part, self.kind, self.dtype)
-        self.features = _dense(self.part.features).to(self.dtype)
+        crosses = any(steps[0].sends == "inputs" for steps in (self.plan.train, self.plan.evaluate))
+        sparse = stays_sparse(self.part.features) and not crosses
+        self.features = SparseRows.of(self.part.features, self.dtype) if sparse else self._dense(self.part.features)
         self.routes = {("train", step.layer): make_route(self.part, step) for step in self.plan.train}
         self.routes |= {("evaluate", step.layer): make_route(self.part, step) for step in self.plan.evaluate}
         if self.plan.train[0].sends == "nothing":
@@ -89,11 +92,16 @@ class Engine:
         row_bytes = wire_codec.row_bytes(part.num_features)
         bytes_to = [int(count) * row_bytes for count in part.send_counts]
         self.ledger.count("setup", 0, "forward", bytes_to)
-        payload = wire_codec.encode(self.features[torch.from_numpy(part.send_rows)])
+        sent = part.features[part.send_rows]
+        payload = wire_codec.encode(self._dense(sent))
         pending = self.transport.start(payload, bytes_to, [int(count) * row_bytes for count in part.halo_counts])
         halo_features = wire_codec.decode(pending.wait(), part.num_features, self.dtype)
-        if self.adjacency.local is not None and self.adjacency.halo is not None:
-            self.aggregated = aggregate_once(self.adjacency.local, self.adjacency.halo, self.features, halo_features)
+        local, halo = self.adjacency.local, self.adjacency.halo
+        if isinstance(self.features, SparseRows):
+            self.halo_features = SparseRows.of(sp.csr_matrix(halo_features.numpy()), self.dtype)
+            return
+        if local is not None and halo is not None:
+            self.aggregated = aggregate_once(local, halo, self.features, halo_features)
         if self.aggregated is None or self.plan.train[0].dropout > 0:
             self.halo_features = halo_features
 
@@ -109,13 +117,12 @@ class Engine:
         with self.ledger.stage("masks", step.layer):
             masks = make_masks(self.part, step, route, self.shapes[step.layer].inputs, seed, epoch)
         aggregated = self.aggregated if step.sends == "nothing" and masks is None else None
-        rows: Rows
+        rows: Source
         if step.sends == "nothing":
             # where the aggregate is held, nobody asks for the halo rows
-            halo_rows = self.features[:0] if self.halo_features is None else self.halo_features
-            rows = Held(halo_rows, masks)
+            rows = Held(torch.empty(0) if self.halo_features is None else self.halo_features, masks)
         else:
-            rows = Crossing(
+            crossing = Crossing(
                 step=step,
                 route=route,
                 masks=masks if step.sends == "inputs" else None,
@@ -125,6 +132,7 @@ class Engine:
                 phase=kind,
                 trace=self.trace if kind == "train" else None,
             )
+            rows = Crossed(crossing)
         return Passage(
             step=step,
             rows=rows,
@@ -135,12 +143,14 @@ class Engine:
             aggregated=aggregated,
         )
 
-
-def _dense(features: Features) -> Tensor:
-    need, free = 4 * features.shape[0] * features.shape[1], os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    if isinstance(features, sp.csr_matrix) and need > free:
-        raise UserError(
-            f"{features.shape[0]:,} x {features.shape[1]:,} features are {need / 1e9:.1f} GB dense, "
-            f"and {free / 1e9:.1f} GB are free; set data.project_to (256, say), or use more ranks on more hosts"
-        )
-    return torch.from_numpy(features.toarray() if isinstance(features, sp.csr_matrix) else features)
+    def _dense(self, features: Features) -> Tensor:
+        """Dense rows in the run's arithmetic; UserError where they can't fit."""
+        need = self.dtype.itemsize * features.shape[0] * features.shape[1]
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        if isinstance(features, sp.csr_matrix) and need > free:
+            raise UserError(
+                f"{features.shape[0]:,} x {features.shape[1]:,} features are {need / 1e9:.1f} GB dense, and "
+                f"{free / 1e9:.1f} GB are free; set data.project_to (256, say), or use more ranks on more hosts"
+            )
+        rows = features.toarray() if isinstance(features, sp.csr_matrix) else features
+        return torch.from_numpy(rows).to(self.dtype)

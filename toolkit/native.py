@@ -1,0 +1,71 @@
+"""The compiled kernels (cuda/bitring.h), loaded by ctypes; where they are missing, callers use plain torch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ABI = 1
+WIDEST_MASK = 1 << 16  # columns that the mask kernel takes
+BUILT = Path(__file__).resolve().parent.parent / "cuda" / "build" / "libbitring.so"
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The kernels, or None: not built (`make kernels`), switched off (BITRING_KERNELS=off), or of another version.
+
+    torch is imported before: its OpenMP run time is then ours too, and the two share their threads.
+    """
+    path = os.environ.get("BITRING_KERNELS", str(BUILT))
+    if path == "off" or not Path(path).is_file():
+        return None
+    try:
+        loaded = ctypes.CDLL(path)
+        found = int(loaded.bitring_abi())
+    except (OSError, AttributeError) as error:
+        logging.getLogger("bitring").warning("the kernels %s can't be loaded (%s): plain torch instead", path, error)
+        return None
+    if found != ABI:
+        logging.getLogger("bitring").warning("the kernels %s are of version %d, not %d: plain torch", path, found, ABI)
+        return None
+    loaded.bitring_epilogue_work.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    for name in ("spmm_f32", "dropout_mask", "epilogue_f32", "epilogue_backward_f32"):
+        getattr(loaded, f"bitring_{name}").restype = ctypes.c_int
+    loaded.bitring_epilogue_work.restype = ctypes.c_int64
+    return loaded
+
+
+def available(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these: there, float32, on the CPU."""
+    return library() is not None and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call ``bitring_<name>``: ints as int64, floats as float, contiguous tensors as pointers, None as NULL."""
+    loaded = library()
+    assert loaded is not None
+    status = getattr(loaded, f"bitring_{name}")(*(_c(argument) for argument in arguments))
+    if status != 0:
+        raise RuntimeError(f"kernel {name} refused its arguments (status {status})")
+
+
+def threads() -> ctypes.c_int:
+    return ctypes.c_int(torch.get_num_threads())
+
+
+def _c(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        assert argument.is_contiguous()
+        return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, float):
+        return ctypes.c_float(argument)
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)
+    return argument  # None, or a ctypes value
