@@ -17,6 +17,7 @@ Needs $BITRING_DATA. Wide features are projected to 602 columns (coauthor_physic
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -84,7 +85,7 @@ class PyG(nn.Module):
         from torch_geometric.nn import GCNConv, SAGEConv
 
         widths = [graph.num_features] + [HIDDEN] * (LAYERS - 1) + [graph.num_classes]
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(itertools.pairwise(widths))
         self.convs = nn.ModuleList(GCNConv(a, b, cached=True) if kind == "gcn" else SAGEConv(a, b) for a, b in pairs)
         self.norms = nn.ModuleList(nn.LayerNorm(HIDDEN) for _ in range(LAYERS - 1))
         self.features = tensors(graph)[0]
@@ -140,7 +141,7 @@ class Careful(nn.Module):
             for m in (matrix, matrix.T.tocsr())
         )
         widths = [graph.num_features] + [HIDDEN] * (LAYERS - 1) + [graph.num_classes]
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(itertools.pairwise(widths))
         self.weights = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
         self.own = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairs) if kind == "sage" else None
         self.norms = nn.ModuleList(nn.LayerNorm(HIDDEN) for _ in range(LAYERS - 1))
