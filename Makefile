@@ -16,7 +16,7 @@ MPI_PYTEST := python -m mpi4py -m pytest tests/mpi -p no:cacheprovider --timeout
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-run train check doctor test test-unit test-reduction-7 lint clean
+.PHONY: help setup setup-run train check doctor test test-unit test-reduction-7 kernels lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-zA-Z0-9N-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -53,10 +53,13 @@ test-N: ## the same MPI tests over N ranks, whatever N is: make test-5
 test-reduction-7: setup # reductions over a number of ranks that is neither a power of two nor small
 	$(MPI_ENV) mpirun --bind-to none -np 7 $(MPI_PYTEST) -k "test_graphs or oracle"
 
+kernels: ## the compiled kernels (cuda/); needs g++ alone
+	@$(MAKE) -s -C cuda kernels
+
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy toolkit simulator
 
 clean: ## remove what tools leave behind; the virtual environment and runs/ stay
-	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build cuda/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path "./$(VENV)" -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

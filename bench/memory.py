@@ -3,7 +3,8 @@
     python -m bench.memory [--nodes 1000000] [--edges 10000000] [--features 128] [--ranks 1 2 4 8]
 
 Partitioning runs in a process of its own (it holds the whole graph); every rank then loads its part
-alone and trains two epochs of a 3 x 64 GCN. The graph: 64 communities, 5 % of the edges drawn regardless of them. Peak: the operating system's maximum resident set size.
+alone and trains two epochs of a 3 x 64 GCN. The graph: 64 communities, 5 % of the edges drawn
+regardless of them.
 """
 
 from __future__ import annotations

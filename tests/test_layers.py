@@ -154,3 +154,34 @@ def test_sparse_and_dense_features_give_the_same():
     dense = trainer_of(graph, "gcn").gradients(0).loss
     sparse = trainer_of(dataclasses.replace(graph, features=sp.csr_matrix(graph.features)), "gcn").gradients(0).loss
     assert dense == sparse
+
+
+def test_batch_normalisation_equals_torchs():
+    """Training and running statistics, forward and gradients, as torch.nn.BatchNorm1d has them."""
+    from toolkit.nn.norm import SyncBatchNorm
+
+    ours, theirs = SyncBatchNorm(6, Solo()).double(), torch.nn.BatchNorm1d(6).double()
+    with torch.no_grad():
+        ours.weight.uniform_(0.5, 2)
+        theirs.weight.copy_(ours.weight)
+    for _ in range(3):
+        rows = torch.randn(20, 6, dtype=torch.float64) * 3 + 2
+        a, b = rows.clone().requires_grad_(), rows.clone().requires_grad_()
+        weight = torch.randn(20, 6, dtype=torch.float64)
+        (ours(a) * weight).sum().backward()
+        (theirs(b) * weight).sum().backward()
+        assert torch.allclose(a.grad, b.grad, atol=1e-12)
+    assert torch.allclose(ours.weight.grad, theirs.weight.grad)
+    ours.eval(), theirs.eval()
+    assert torch.allclose(ours(rows), theirs(rows), atol=1e-12)
+
+
+def test_learning_rates():
+    from toolkit.train.trainer import learning_rate_factor
+
+    def factors(**train):
+        return [round(learning_rate_factor(e, configs.Train(epochs=8, **train)), 3) for e in range(8)]
+
+    assert factors() == [1.0] * 8
+    assert factors(schedule="linear", warmup_epochs=3) == [0.25, 0.5, 0.75, 1.0, 0.8, 0.6, 0.4, 0.2]
+    assert factors(schedule="cosine") == [1.0, 0.962, 0.854, 0.691, 0.5, 0.309, 0.146, 0.038]

@@ -131,11 +131,30 @@ def test_sparse_features_equal_dense_ones(kind, plan, input_dropout, features):
     from toolkit.verify import compare, follow, single_process
 
     graph = random_graph(90, features)
-    few = sp.random(90, features, density=0.08, format="csr", random_state=1, dtype=np.float32)
+    few = sp.random(90, features, density=0.03, format="csr", random_state=1, dtype=np.float32)
     config = configuration(kind, plan=plan, input_dropout=input_dropout)
     reference = single_process(dataclasses.replace(graph, features=few.toarray()), config, 3)
     owned = list(build_parts(dataclasses.replace(graph, features=few), np.arange(90) % 3, 3))
     found = run_ranks(3, lambda world, transport: follow(owned[world.rank], config, world, transport, 3))
     assert compare(found[0], reference, config, owned[0], 3).largest < EXACT
     kept = run_ranks(3, lambda w, t: isinstance(Trainer(owned[w.rank], config, w, t).engine.features, SparseRows))
-    assert kept == [plan == "exact"] * 3
+    assert kept == [plan == "exact" or (plan == "narrow" and features == 60)] * 3
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize(("norm", "residual"), [("batch", False), ("batch", True), ("layer", True), ("none", True)])
+@pytest.mark.parametrize("plan", ["exact", "paper"])
+def test_batch_normalisation_and_residuals(kind, norm, residual, plan):
+    config = configuration(kind, layers=4, plan=plan, norm=norm, residual=residual)
+    found = verify_locally(random_graph(), config, np.arange(120) % 3, ranks=3, steps=4)
+    assert found.largest < EXACT
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+def test_schedules_and_clipping(schedule):
+    import dataclasses
+
+    config = configuration()
+    train = dataclasses.replace(config.train, schedule=schedule, warmup_epochs=2, clip_norm=0.01, epochs=6)
+    config = dataclasses.replace(config, train=train)
+    assert verify_locally(random_graph(), config, np.arange(120) % 3, ranks=3, steps=6).largest < EXACT

@@ -32,8 +32,14 @@ Started by itself, it starts -np ranks on this machine. Inside a job it joins th
   horovodrun -np 4 -H a:2,b:2 bitring train graph.toml
 
 The graph is partitioned once and cached; every rank loads only its own part. The run folder
-holds config.toml (resolved), run.json (versions, host), metrics.jsonl (a line an epoch) and
-workload.npz (what an epoch moves and computes).
+holds config.toml (resolved), run.json (versions, host), metrics.jsonl (a line an epoch),
+workload.npz (what an epoch moves and computes), weights.safetensors (at best validation) and
+checkpoints/. SIGTERM, SIGUSR1 or Ctrl-C: the epoch is finished, the state saved, exit code
+128 + signal. The run continues, to the same bits, with
+
+  bitring train --resume runs/NAME-DATE
+
+A rank that dies, stops or gets out of step ends the job: exit code 3, and a sentence that names it.
 """
 
 
@@ -66,11 +72,16 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     train = _command(commands, "train", "train a model on a whole graph", "train:run", TRAIN_EPILOG)
-    _add_config(train)
+    _add_config(train, optional=True)
     _add_ranks(train)
+    train.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="continue the run in this folder from its newest checkpoint (CONFIG.toml and -np: as it was, if left out)",
+    )
     train.add_argument("--run-dir", metavar="DIR", help="folder of the run (default: <run.out>/<run.name>-<date>)")
     train.add_argument(
-        "--seeds", type=int, default=1, metavar="K", help="train from K seeds; mean and deviation are printed"
+        "--seeds", type=int, metavar="K", help="train from K seeds (default 1); mean and deviation are printed"
     )
 
     partition = _command(commands, "partition", "partition a graph and report cut, halo, bytes", "plan:run_partition")
@@ -141,9 +152,12 @@ def _later(target: str) -> Callable[[argparse.Namespace], int]:
     return run
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
+def _add_config(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     parser.add_argument(
-        "config", metavar="CONFIG.toml", help="the run; `bitring config` prints every key with its default"
+        "config",
+        metavar="CONFIG.toml",
+        nargs="?" if optional else None,
+        help="the run; `bitring config` prints every key with its default",
     )
     parser.add_argument(
         "--set",

@@ -41,8 +41,15 @@ class Run:
     name: str = _f("run", "name of the run; its folder is <out>/<name>-<date>")
     out: str = _f("runs", "folder under which run folders are made")
     seed: int = _f(0, "seed of weights and dropout; --seeds K takes seed, seed + 1, ... (graph and split stay)")
+    timeout_s: float = _f(
+        10.0, "end the job when a rank is stopped, silent or out of step with the rest this long; 0: never"
+    )
+    grace_s: float = _f(60.0, "after SIGTERM, how long `bitring train -np` lets the ranks end their epoch and save")
 
     def __post_init__(self) -> None:
+        least = f"run.timeout_s is {self.timeout_s}; give seconds >= 1, or 0 for no watch"
+        _require(self.timeout_s == 0 or self.timeout_s >= 1, least)
+        _require(self.grace_s >= 0, f"run.grace_s is {self.grace_s}; give seconds >= 0")
         _in_range(self, "run", "seed", 0, LARGEST)
         bad = set(self.name) & set("/\\") or self.name in ("", ".", "..") or not self.name.isprintable()
         _require(not bad, f"run.name is {self.name!r}; give a plain name without slashes")
@@ -52,9 +59,17 @@ class Run:
 class Data:
     """Which graph, and how it is prepared."""
 
-    name: str = _f("digits", "a data set by name (`bitring data list`), 'sbm', 'rmat', or 'file' with data.path")
+    name: str = _f(
+        "digits", "a data set by name (`bitring data list`), 'sbm', 'rmat', or 'file', 'folder' with data.path"
+    )
     root: str = _f("", "folder that holds the named data sets; empty: $BITRING_DATA, else ./data")
-    path: str = _f("", "a .npz graph of your own (data.name = 'file'); docs/graph-format.md describes it")
+    path: str = _f("", "a graph of your own: a .npz file ('file') or a folder ('folder'); see docs/datasets.md")
+    format: Literal["auto", "npz", "arrays", "graphsaint", "ogb"] = _f(
+        "auto", "what lies at data.path; auto: told by the names of the files"
+    )
+    delimiter: Literal["auto", "comma", "tab", "space", "semicolon"] = _f(
+        "auto", "what stands between the columns of an edge list; auto: told by its first line"
+    )
     symmetrise: bool = _f(True, "add the reverse of every edge")
     self_loops: Literal["drop", "keep"] = _f("drop", "self-loops of the file (GCN and GAT add their own)")
     duplicates: Literal["drop", "keep"] = _f("drop", "repeated edges: one of each, or each counted")
@@ -63,8 +78,9 @@ class Data:
     )
     project_to: int = _f(0, "random projection of the features to this many columns; 0: off")
     split: Literal["auto", "file", "per_class", "ratio"] = _f(
-        "auto", "file: the data set's own; per_class; ratio; auto: its own if it has one, else per_class"
+        "auto", "file: its own; per_class; ratio; auto: its own if it has one, else per_class (multi-label: ratio)"
     )
+    split_index: int = _f(0, "which of the data set's own splits, from 0, if it has several")
     split_seed: int = _f(0, "seed of per_class and ratio splits")
     train_per_class: int = _f(20, "training nodes per class (split = per_class)")
     val_per_class: int = _f(30, "validation nodes per class (split = per_class); the rest is tested")
@@ -91,15 +107,27 @@ class Data:
             _in_range(self, "data", key, 1, LARGEST)
         for key in ("features", "classes"):
             _in_range(self, "data", key, 1, WIDEST)
-        for key in ("edges", "val_per_class", "split_seed", "generator_seed"):
+        for key in ("edges", "val_per_class", "split_index", "split_seed", "generator_seed"):
             _in_range(self, "data", key, 0, LARGEST)
         _in_range(self, "data", "project_to", 0, WIDEST)
         _require(0 <= self.mixing <= 1, f"data.mixing is {self.mixing}; give a share between 0 and 1")
         _require(self.noise >= 0, f"data.noise is {self.noise}; give a deviation >= 0")
+        own = self.name in ("file", "folder")
         _require(
-            (self.name == "file") == bool(self.path),
+            own == bool(self.path),
             f"data.path is {self.path!r} and data.name is {self.name!r}; "
-            "a path goes with data.name = 'file', and the other way round",
+            "a path goes with data.name = 'file' or 'folder', and the other way round",
+        )
+        for key in ("format", "delimiter"):
+            value = getattr(self, key)
+            _require(
+                own or value == "auto",
+                f"data.{key} is {value!r} and data.name is {self.name!r}; leave it out, it goes with data.path",
+            )
+        _require(
+            self.split_index == 0 or self.split in ("auto", "file"),
+            f"data.split_index is {self.split_index} and data.split is {self.split!r}; "
+            "an index chooses among a data set's own splits, use data.split = 'file'",
         )
 
 
@@ -136,7 +164,10 @@ class Model:
     hidden: int = _f(64, "width of hidden layers (gat: of all heads together)")
     heads: int = _f(4, "attention heads of hidden layers (gat)")
     out_heads: int = _f(1, "attention heads of the last layer, averaged (gat)")
-    norm: Literal["layer", "none"] = _f("none", "normalisation after each hidden layer")
+    norm: Literal["layer", "batch", "none"] = _f(
+        "none", "normalisation after each hidden layer; batch: over the nodes of all ranks"
+    )
+    residual: bool = _f(False, "add each hidden layer's input to its output, from the second on")
     activation: Literal["relu", "elu"] = _f("relu", "activation after each hidden layer")
     dropout: float = _f(0.5, "share of each hidden row that is dropped (exactly that many entries of every row)")
     input_dropout: float = _f(0.0, "the same for the input features; 0 lets layer 0 be aggregated once for all")
@@ -175,21 +206,36 @@ class Train:
     lr: float = _f(0.01, "learning rate")
     momentum: float = _f(0.9, "momentum (sgd)")
     weight_decay: float = _f(5e-4, "weight decay")
+    schedule: Literal["constant", "cosine", "linear"] = _f(
+        "constant", "learning rate over the epochs: constant, or falling to 0 like a cosine or a line"
+    )
+    warmup_epochs: int = _f(0, "epochs in which the learning rate rises to train.lr")
+    clip_norm: float = _f(0.0, "largest norm of the weight gradients, all together; 0: as they are")
     decay_layers: Literal["all", "first"] = _f("all", "layers that weight decay touches (Kipf and Welling: first)")
     patience: int = _f(0, "stop after this many evaluations without a better validation; 0: never")
     eval_every: int = _f(1, "epochs between evaluations")
+    metric: Literal["accuracy", "micro_f1", "macro_f1", "roc_auc"] = _f(
+        "accuracy", "what the best validation is judged by"
+    )
+    class_weights: Literal["none", "balanced"] = _f(
+        "none", "balanced: a rare class weighs as much in the loss as a frequent one"
+    )
     reduction: Literal["auto", "horovod", "mpi"] = _f(
         "auto", "weight gradients: Horovod (grouped), one mpi4py Allreduce, or by size"
     )
+    checkpoint_every: int = _f(0, "epochs between checkpoints; 0: one a minute; besides: the best, the last")
+    keep_checkpoints: int = _f(2, "how many checkpoints are kept, the best one apart")
     threads: int = _f(0, "threads per rank; 0: cores of the host / ranks on it")
     dtype: Literal["float32", "float64"] = _f("float32", "arithmetic; float64 is for verification")
 
     def __post_init__(self) -> None:
         for key in ("epochs", "eval_every"):
             _in_range(self, "train", key, 1, LARGEST)
-        _in_range(self, "train", "patience", 0, LARGEST)
+        for key in ("patience", "checkpoint_every", "warmup_epochs"):
+            _in_range(self, "train", key, 0, LARGEST)
+        _in_range(self, "train", "keep_checkpoints", 1, LARGEST)
         _in_range(self, "train", "threads", 0, 4096)
-        for key in ("weight_decay", "momentum"):
+        for key in ("weight_decay", "momentum", "clip_norm"):
             _require(getattr(self, key) >= 0, f"train.{key} is {getattr(self, key)}; give a number >= 0")
         _require(self.lr > 0, f"train.lr is {self.lr}; give a rate > 0")
 

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -34,11 +34,13 @@ from toolkit.errors import UserError, nearest
 LAUNCHERS = ("auto", "mpirun", "horovodrun")
 EXIT_FILE = "BITRING_EXIT_FILE"
 TIMED_OUT = 124
+LOST = 3  # a rank died, was stopped or silent, or the ranks were out of step (toolkit/comm/watch.py)
 
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 _LAST_WORDS_S = 1.0  # how long a failing rank waits for the others to say the same
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL
+_witness: Callable[[], str] | None = None
 # Not SIGILL: 132 is also what mpirun ends with when it can't start a rank.
 _DEADLY = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _GET_OPEN_MPI = "run `make setup`, or as an administrator `apt-get install openmpi-bin libopenmpi-dev`"
@@ -86,12 +88,14 @@ def launch(
     launcher: str = "auto",
     module: str = "toolkit.cli",
     timeout_s: float | None = None,
+    grace_s: float = 0.0,
 ) -> int:
     """Run ``python -m module arguments`` as ``ranks`` ranks on this host; return the job's exit code.
 
     ``auto`` takes horovodrun where it is installed, else mpirun. The code is the highest that a rank
     gave to `leave`; else the launcher's own, 128 + n for signal n; 124 after ``timeout_s``.
-    SIGINT, SIGTERM and SIGHUP end the ranks as well. Raises UserError when there is no way to start.
+    SIGINT, SIGTERM and SIGHUP end the ranks as well; with ``grace_s`` they and SIGUSR1 go to the ranks
+    first, which have that long to end by themselves. Raises UserError when there is no way to start.
     """
     if ranks < 1:
         raise UserError(f"{ranks} ranks were asked for; give a number >= 1")
@@ -104,7 +108,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="bitring-") as folder:
         exit_file = Path(folder, "exit")
         exit_file.touch()
-        job = _Job(command, environment(ranks) | {EXIT_FILE: str(exit_file)}, timeout_s)
+        job = _Job(command, environment(ranks) | {EXIT_FILE: str(exit_file)}, timeout_s, grace_s)
         code = job.run()
         return _exit_code(code, job, _read_records(exit_file), ranks)
 
@@ -140,6 +144,8 @@ def leave(code: int, message: str = "") -> NoReturn:
     are aborted, wherever they wait. Outside an MPI job: print, then exit.
     """
     _flush()
+    if code and _witness is not None:
+        _witness()
     size, rank, path = job_size() or 1, job_rank(), os.environ.get(EXIT_FILE)
     if path:
         _write_record(path, {"rank": rank, "code": code, "message": message})
@@ -157,12 +163,29 @@ def leave(code: int, message: str = "") -> NoReturn:
 def abort(code: int) -> NoReturn:
     """End the whole job at once with ``code`` (not 0); without a job of several ranks, this process."""
     _flush()
+    if _witness is not None:
+        _witness()
     mpi = sys.modules.get("mpi4py.MPI")
     if (job_size() or 1) > 1 and mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(code)
     if threading.current_thread() is not threading.main_thread():
         os._exit(code)  # a SystemExit would only end the thread
     sys.exit(code)
+
+
+def end_job(code: int, message: str) -> NoReturn:
+    """End the whole job at once, one rank speaking for all: ``message`` reaches the user as it is."""
+    if path := os.environ.get(EXIT_FILE):
+        _write_record(path, {"rank": job_rank(), "code": code, "message": message, "for_all": True})
+    else:
+        print(message, file=sys.stderr, flush=True)
+    abort(code)
+
+
+def set_witness(witness: Callable[[], str] | None) -> None:
+    """Ask ``witness`` where this rank is when it ends with an error."""
+    global _witness
+    _witness = witness
 
 
 def _flush() -> None:
@@ -178,7 +201,8 @@ def install_excepthook() -> None:
     def report(error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):
             abort(128 + signal.SIGINT)
-        rank = f"rank {job_rank()}: " if job_size() else ""
+        where = f" in {_witness()}" if _witness is not None else ""
+        rank = f"rank {job_rank()}{where}: " if job_size() else ""
         sys.stderr.write(rank + "".join(traceback.format_exception(error.with_traceback(_own_frames(error)))))
         if path := os.environ.get(EXIT_FILE):
             _write_record(path, {"rank": job_rank(), "code": 1, "message": ""})
@@ -255,7 +279,10 @@ class _Job:
     command: list[str]
     env: dict[str, str]
     timeout_s: float | None
+    grace_s: float = 0.0
     received: int = 0
+    to_pass_on: int = 0
+    passed_on_at: float = float("inf")
     timed_out: bool = False
     kill_at: float = field(default=float("inf"))
 
@@ -295,7 +322,10 @@ class _Job:
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         deadline = float("inf") if self.timeout_s is None else time.monotonic() + self.timeout_s
         while True:
-            if self.received and self.kill_at == float("inf"):
+            if self.to_pass_on:
+                number, self.to_pass_on = self.to_pass_on, 0
+                self._pass_on(number)
+            if self.received and self.kill_at == float("inf") and not self._may_end_by_themselves():
                 self._terminate(process)
             try:
                 return process.wait(timeout=0.1)
@@ -312,9 +342,25 @@ class _Job:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
 
+    def _may_end_by_themselves(self) -> bool:
+        """Whether the ranks were asked and still have time."""
+        return time.monotonic() < self.passed_on_at + self.grace_s
+
+    def _pass_on(self, number: int) -> None:
+        """To the ranks themselves: mpirun would kill them a second later, and horovodrun sooner."""
+        self.passed_on_at = min(self.passed_on_at, time.monotonic())
+        for pid in _ranks_with(f"{EXIT_FILE}={self.env[EXIT_FILE]}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self.to_pass_on = number
+            return
         if self.received:  # asked twice: at once
             self.kill_at = 0.0
+        elif self.grace_s:
+            self.to_pass_on = number
         self.received = self.received or number
 
     @contextlib.contextmanager
@@ -322,7 +368,9 @@ class _Job:
         if threading.current_thread() is not threading.main_thread():
             yield  # signals are the main thread's business
             return
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        if self.grace_s:
+            numbers.append(signal.SIGUSR1)
         before = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             yield
@@ -351,6 +399,19 @@ def _processes_with(setting: str) -> list[int]:
             if setting.encode() in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
     return found
+
+
+def _ranks_with(setting: str) -> list[int]:
+    """Those of them that are ranks: not the launcher, its shell or its daemon."""
+    ranks = []
+    for pid in _processes_with(setting):
+        with contextlib.suppress(OSError):
+            names = {
+                line.partition(b"=")[0].decode() for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            }
+            if names & set(_RANK_VARIABLES):
+                ranks.append(pid)
+    return ranks
 
 
 def _write_record(path: str, record: dict[str, object]) -> None:
@@ -406,7 +467,8 @@ def _print_messages(records: list[dict[str, object]], ranks: int) -> None:
     said: dict[str, set[int]] = {}
     for record in records:
         if message := str(record["message"]):
-            said.setdefault(message, set()).add(int(str(record["rank"])))
+            speakers = range(ranks) if record.get("for_all") else (int(str(record["rank"])),)
+            said.setdefault(message, set()).update(speakers)
     for message, by in said.items():
         who = "" if len(by) == ranks else f" (rank {', '.join(map(str, sorted(by)))})"
         print(message + who, file=sys.stderr)

@@ -103,8 +103,17 @@ def make_plan(shapes: Sequence[LayerShape], steps: frozenset[str]) -> Plan:
 
 
 def plan_of(config: configs.Config, num_features: int, num_classes: int) -> Plan:
-    """The plan of a configuration on a graph of these widths."""
-    return make_plan(layer_shapes(config.model, num_features, num_classes), parse_steps(config.method.plan))
+    """The plan of a configuration on a graph of these widths.
+
+    Batch normalisation mixes all rows, so every row reaches the loss: `needed` prunes nothing then.
+    """
+    return make_plan(layer_shapes(config.model, num_features, num_classes), steps_of(config))
+
+
+def steps_of(config: configs.Config) -> frozenset[str]:
+    """The steps that a configuration's plan takes."""
+    steps = parse_steps(config.method.plan)
+    return steps - {"needed"} if config.model.norm == "batch" else steps
 
 
 def bytes_per_entry(config: configs.Config, kind: PassKind) -> int:

@@ -51,4 +51,7 @@ def percent(share: float) -> str:
 
 def ratio(before: float, after: float) -> str:
     """How many times less ``after`` is than ``before``."""
-    return "-" if after == 0 else f"{before / after:.2f}x"
+    if after == 0:
+        return "-"
+    factor = before / after
+    return f"{factor:.{2 if factor < 10 else 1 if factor < 100 else 0}f}x"

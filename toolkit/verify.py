@@ -54,7 +54,7 @@ def follow(part: Part, config: Config, world: World, transport: Transport, steps
     trainer = Trainer(part, config, world, transport)
     losses = [trainer.gradients(0).loss]
     gradients = [p.grad.clone() for p in trainer.parameters if p.grad is not None]
-    trainer.optimizer.step()
+    trainer.update(0)
     losses += [trainer.step(epoch).loss for epoch in range(1, steps)]
     return Trajectory(losses, gradients, parameter_copies(trainer.parameters))
 

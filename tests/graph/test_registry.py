@@ -116,9 +116,9 @@ SPLIT = {"split_seed", "train_per_class", "val_per_class"}
     ids=["digits", "projected", "ratio", "sbm", "rmat"],
 )
 def test_the_fingerprint_follows_what_matters_and_nothing_else(data: Data, matter: set[str]) -> None:
-    keys = {field.name for field in fields(Data)} - {"name", "path"}
+    keys = {field.name for field in fields(Data)} - {"name", "path", "format", "delimiter"}
     if data.split == "ratio":
-        keys.remove("split")  # ``changed`` has no other value for it
+        keys -= {"split", "split_index"}  # ``changed`` has no other value for the one, the other goes with 'file'
     moved = {key for key in keys if fingerprint(changed(data, key)) != fingerprint(data)}
     assert moved == matter
 
@@ -166,6 +166,15 @@ def test_the_list_says_what_is_found(tmp_path: Path) -> None:
     assert "88,676" not in text and "44,324" in rows["pubmed"] and "WordNet 3.0" in rows["wordnet"]
 
 
+def test_the_split_index_is_in_the_fingerprint_of_sets_with_a_split(tmp_path: Path) -> None:
+    """Else a partition that is cached for split 0 would be taken for split 1, unrefused."""
+    (tmp_path / "cora").mkdir()
+    for file in DATASETS["cora"].files:
+        (tmp_path / "cora" / file).touch()
+    data = Data(name="cora", root=str(tmp_path))
+    assert fingerprint(replace(data, split_index=1)) != fingerprint(data)
+
+
 def test_every_set_has_a_licence_and_a_line() -> None:
     for name, entry in DATASETS.items():
         assert entry.name == name and entry.licence and entry.about
@@ -207,6 +216,23 @@ def test_facts_where_there_is_nothing_to_count() -> None:
 def test_many_repeats_do_not_overflow_a_count() -> None:
     raw = small(sources=np.zeros(256, np.int64), targets=np.ones(256, np.int64))
     assert measure(prepare(raw, Data(split="ratio", duplicates="keep"))).edges == 1
+
+
+def test_facts_of_several_labels_a_node_counted_by_hand() -> None:
+    labels = np.array([[1, 0, 1], [0, 1, 1], [0, 1, 0], [0, 0, 0], [1, 0, 0], [1, 1, 0]], np.uint8)
+    graph = prepare(small(labels=labels), Data())  # the path 0-1-2-3-4-5: of 0-1, 1-2, 4-5, all share a label
+    facts = measure(graph)
+    assert (facts.same_class_edges, facts.unlabelled) == (1.0, 1)
+    assert (facts.largest_class, facts.labels_per_node) == (pytest.approx(3 / 5), pytest.approx(8 / 6))
+    assert measure(prepare(small(labels=labels[:, :2]), Data())).same_class_edges == pytest.approx(2 / 3)
+    text = show_text(graph)
+    assert "3, several a node, 1.33 on average; 60% of the labelled nodes have the most frequent" in text
+    assert "note: random split: 0.6 training, 0.2 validation, seed 0" in text
+
+
+def test_the_list_names_the_formats() -> None:
+    text = list_text(Data())
+    assert all(f"  {name} " in text for name in ("npz", "arrays", "graphsaint", "ogb"))
 
 
 def test_show_text() -> None:

@@ -102,3 +102,27 @@ def test_choice() -> None:
     assert chosen(own, split="ratio", train_ratio=0.5, val_ratio=0.0)[0] == [3, 0, 3]
     with refused("g: data.split is 'file'", "has no split", "'per_class' or 'ratio'"):
         chosen(None, split="file")
+
+
+def test_several_labels_a_node() -> None:
+    labels = np.array([[0, 1], [0, 0], [1, 1], [1, 0]], np.uint8)
+    split, notes = choose(None, labels, 2, Data(train_ratio=0.5, val_ratio=0.25), "g")
+    assert [int(mask.sum()) for mask in split] == [2, 1, 1] and "random split: 0.5 training" in notes[0]
+    own = masks([0], [1], [2])
+    read, notes = from_file(Masks(*(mask[:4] for mask in own)), labels, "g")
+    assert [np.flatnonzero(mask).tolist() for mask in read] == [[0], [1], [2]] and notes == ()
+    with refused("g has several labels a node", "'per_class'", "'ratio' or 'file'"):
+        choose(None, labels, 2, Data(split="per_class"), "g")
+
+
+def test_one_of_several_splits() -> None:
+    labels = np.zeros(6, np.int64)
+    first, second = masks([0], [1], [2]), masks([3], [4], [2])
+    own = Masks(*(np.stack(pair) for pair in zip(first, second, strict=True)))
+    read, notes = from_file(own, labels, "g", 1)
+    assert all((a == b).all() for a, b in zip(read, second, strict=True))
+    assert notes == ("split 1 of the 2 of the data set",)
+    with refused("data.split_index is 2, but g has 2 splits of its own; give 0 .. 1"):
+        from_file(own, labels, "g", 2)
+    with refused("data.split_index is 1, but g has 1 split of its own; give 0"):
+        from_file(first, labels, "g", 1)

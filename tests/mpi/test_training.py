@@ -99,7 +99,7 @@ def test_ring_semantics_give_the_same_bits(world, shared_tmp):
 
 
 def arguments(folder, seeds=1):
-    return argparse.Namespace(run_dir=str(folder / "run"), seeds=seeds)
+    return argparse.Namespace(run_dir=str(folder / "run"), seeds=seeds, resume=None)
 
 
 def test_a_run_folder(world, shared_tmp, capsys):

@@ -15,6 +15,7 @@ Autograd runs later-made nodes first, so backward is the mirror image of forward
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toolkit import native
 from toolkit.comm.codec import Codec
 from toolkit.comm.ledger import Direction, Ledger, Phase
+from toolkit.comm.position import begin_exchange
 from toolkit.comm.transport import Pending, Transport
 from toolkit.graph.part import Part
-from toolkit.keyed import dropout_mask, kept_per_row
+from toolkit.keyed import dropout_mask, kept_per_row, mask_key
 from toolkit.plan import LayerStep, travelling
 
 
@@ -71,10 +74,6 @@ class Masks:
         dropped: Tensor = _Drop.apply(rows, self.inner, self.scale)  # type: ignore[no-untyped-call]
         return dropped
 
-    def drop_held(self, halo_rows: Tensor) -> Tensor:
-        """Held halo rows after dropout; they are constants, so no gradient."""
-        return halo_rows * self.halo * self.scale
-
 
 def make_masks(part: Part, step: LayerStep, route: Route, width: int, seed: int, epoch: int) -> Masks | None:
     """Masks for input rows of ``width`` entries, or None where the step drops nothing.
@@ -89,9 +88,19 @@ def make_masks(part: Part, step: LayerStep, route: Route, width: int, seed: int,
         halo_nodes = halo_nodes[route.halo_slots.numpy()] if step.kept_only else halo_nodes[:0]
 
     def mask(nodes: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(dropout_mask(seed, epoch, step.layer, nodes, width, kept))
+        return keyed_mask(seed, epoch, step.layer, nodes, width, kept)
 
     return Masks(inner=mask(part.nodes), halo=mask(halo_nodes), scale=width / kept)
+
+
+def keyed_mask(seed: int, epoch: int, layer: int, nodes: NDArray[np.int64], width: int, kept: int) -> Tensor:
+    """keyed.dropout_mask as a tensor, by the kernel where it is there: the same bits."""
+    if native.library() is None or width > native.WIDEST_MASK:
+        return torch.from_numpy(dropout_mask(seed, epoch, layer, nodes, width, kept))
+    mask = torch.empty(len(nodes), width, dtype=torch.bool)
+    key = ctypes.c_uint64(mask_key(seed, epoch, layer))
+    native.call("dropout_mask", len(nodes), width, kept, torch.from_numpy(nodes), key, mask, native.threads())
+    return mask
 
 
 class _Drop(torch.autograd.Function):
@@ -112,7 +121,11 @@ class RangeTrace(Protocol):
 
 
 class Crossing:
-    """One layer's exchange in one pass. Call depart() once, then arrive() once."""
+    """One layer's exchange in one pass, of rows after dropout. Call depart() once, then arrive() once.
+
+    With ``masks`` and a kept-only step only the entries that the masks keep travel: their places are
+    known at both ends, the rest is zero forward, and backward the owner would multiply it by zero.
+    """
 
     def __init__(
         self,
@@ -126,7 +139,7 @@ class Crossing:
         phase: Phase,
         trace: RangeTrace | None = None,
     ) -> None:
-        self._step, self._route, self._masks = step, route, masks
+        self._step, self._route = step, route
         self._transport, self._codec, self._ledger, self._phase = transport, codec, ledger, phase
         self._trace = trace
         self._pending: Pending | None = None
@@ -140,14 +153,14 @@ class Crossing:
                 self._halo_columns = _kept_columns(masks.halo, step.entries)
 
     def depart(self, rows: Tensor) -> Tensor:
-        """Post the rows that others need; give this rank's own, after dropout. [n, D] -> [n, D]."""
+        """Post the rows that others need; give this rank's own back. [n, D] -> [n, D]."""
         self._dtype = rows.dtype
         local: Tensor
         local, self._token = _Depart.apply(rows, self)  # type: ignore[no-untyped-call]
         return local
 
     def arrive(self) -> Tensor:
-        """Wait for the halo rows, after dropout: [h, D]; rows that stay at home are zero."""
+        """Wait for the halo rows: [h, D]; rows that stay at home are zero."""
         token, self._token = self._token, torch.empty(0)  # kept, it would close a reference cycle
         halo: Tensor = _Arrive.apply(token, self)  # type: ignore[no-untyped-call]
         return halo
@@ -155,25 +168,21 @@ class Crossing:
     # What the two autograd nodes do, in the order of the picture above.
 
     def forward_depart(self, rows: Tensor) -> Tensor:
-        masks, route = self._masks, self._route
+        route = self._route
         with self._stage("encode"):
-            wire = rows[route.send_rows]
-            if self._send_columns is not None:  # before the scaling, only what the mask keeps
+            wire = rows.index_select(0, route.send_rows)
+            if self._send_columns is not None:
                 wire = wire.gather(1, self._send_columns)
-            elif masks is not None:
-                wire = wire * masks.inner[route.send_rows] * masks.scale
         self._post(wire, route.send_counts, route.receive_counts, backward=False)
-        return rows.view_as(rows) if masks is None else rows * masks.inner * masks.scale
+        return rows.view_as(rows)
 
     def forward_arrive(self) -> Tensor:
         route, step = self._route, self._step
         wire = self._collect(step.entries)
         with self._stage("decode"):
             halo = torch.zeros(route.num_halo, step.width, dtype=self._dtype)
-            if self._halo_columns is not None and self._masks is not None:
-                wire = torch.zeros(len(wire), step.width, dtype=self._dtype).scatter_(
-                    1, self._halo_columns, wire * self._masks.scale
-                )
+            if self._halo_columns is not None:
+                wire = torch.zeros(len(wire), step.width, dtype=self._dtype).scatter_(1, self._halo_columns, wire)
             halo[route.halo_slots] = wire
         return halo
 
@@ -181,7 +190,7 @@ class Crossing:
         if not self._step.backward:
             return
         with self._stage("encode", backward=True):
-            wire = halo_errors[self._route.halo_slots]
+            wire = halo_errors.index_select(0, self._route.halo_slots)
             if self._halo_columns is not None:
                 wire = wire.gather(1, self._halo_columns)
         self._post(wire, self._route.receive_counts, self._route.send_counts, backward=True)
@@ -196,7 +205,7 @@ class Crossing:
                         1, self._send_columns, wire
                     )
                 errors = errors.index_add(0, self._route.send_rows, wire)
-        return errors if self._masks is None else errors * self._masks.inner * self._masks.scale
+        return errors
 
     def _stage(self, name: str, *, backward: bool = False) -> AbstractContextManager[None]:
         return self._ledger.stage(name, self._step.layer, _direction(backward))
@@ -205,6 +214,7 @@ class Crossing:
         row_bytes = self._codec.row_bytes(self._step.entries)
         bytes_to, bytes_from = [c * row_bytes for c in counts], [c * row_bytes for c in back]
         self._ledger.count(self._phase, self._step.layer, _direction(backward), bytes_to)
+        begin_exchange(self._phase, self._step.layer, _direction(backward))
         if self._trace is not None:
             self._trace(self._step, backward, wire)
         with self._stage("encode", backward=backward):

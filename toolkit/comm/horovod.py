@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from toolkit.comm.position import waiting
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class HorovodPending:
         self._flight_s = 0.0
 
     def wait(self) -> Tensor:
-        arrived: Tensor = self._hvd.synchronize(self._handle)[0]
+        with waiting("rows"):
+            arrived: Tensor = self._hvd.synchronize(self._handle)[0]
         self._flight_s = time.perf_counter() - self._begin
         return arrived
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.comm import horovod
+from toolkit.comm.position import waiting
 from toolkit.comm.world import MpiWorld, World
 
 HOROVOD_FROM_BYTES = 2 << 20
@@ -51,7 +52,8 @@ class HorovodSum:
 
     def __call__(self, gradients: Sequence[Tensor]) -> None:
         handle = self._hvd.grouped_allreduce_async_(list(gradients), op=self._hvd.Sum, name="weight_gradients")
-        self._hvd.synchronize(handle)
+        with waiting("weight gradients"):
+            self._hvd.synchronize(handle)
 
 
 def gradient_sum(world: World, reduction: str, num_bytes: int) -> GradientSum:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from toolkit.comm.position import begin_round, waiting
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -61,12 +63,16 @@ class Ring:
     def _drive(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> float:
         begin = time.perf_counter()
         if self._semantics == "posted":
-            requests = []
-            for receiver, sender in self._rounds:
-                requests += self._post(receives[sender], sender, sends[receiver], receiver, synchronous=False)
-            wait_all(requests)
+            posted = [
+                self._post(receives[sender], sender, sends[receiver], receiver, synchronous=False)
+                for receiver, sender in self._rounds
+            ]
+            for number, requests in enumerate(posted, 1):
+                begin_round(number)
+                wait_all(requests)
         else:
-            for receiver, sender in self._rounds:
+            for number, (receiver, sender) in enumerate(self._rounds, 1):
+                begin_round(number)
                 wait_all(self._post(receives[sender], sender, sends[receiver], receiver, synchronous=True))
                 if self._semantics == "barrier":
                     wait_all([self._comm.Ibarrier()])
@@ -90,7 +96,8 @@ class RingPending:
         self._future, self._arrived = future, arrived
 
     def wait(self) -> Tensor:
-        self._future.result()
+        with waiting("rows"):
+            self._future.result()
         return self._arrived
 
     def flight_s(self) -> float:

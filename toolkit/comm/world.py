@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
+from toolkit.comm.position import patience, waiting
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,14 +76,17 @@ class MpiWorld:
         from mpi4py import MPI
 
         assert values.flags.c_contiguous, "summed in place, so it can't be copied first"
-        self.comm.Allreduce(MPI.IN_PLACE, values, op=MPI.SUM)
+        with waiting("sum", values.nbytes):
+            self.comm.Allreduce(MPI.IN_PLACE, values, op=MPI.SUM)
 
     def gather(self, value: T) -> list[T] | None:
-        result: list[T] | None = self.comm.gather(value, root=0)
+        with waiting("gather"):
+            result: list[T] | None = self.comm.gather(value, root=0)
         return result
 
     def broadcast(self, value: T) -> T:
-        result: T = self.comm.bcast(value, root=0)
+        with waiting("broadcast"):
+            result: T = self.comm.bcast(value, root=0)
         return result
 
     def ranks_on_host(self) -> int:
@@ -99,7 +103,8 @@ def on_root(world: World, work: Callable[[], T]) -> T:
             outcome = ("result", work())
         except UserError as error:
             outcome = ("refused", str(error))
-    kind, value = world.broadcast(outcome)
+    with patience():
+        kind, value = world.broadcast(outcome)
     if kind == "refused":
         raise UserError(value)
     result: T = value

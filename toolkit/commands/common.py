@@ -11,6 +11,7 @@ from pathlib import Path
 from toolkit import config as configs
 from toolkit import launch, methods
 from toolkit import plan as planning
+from toolkit.comm.watch import watching
 from toolkit.comm.world import MpiWorld, Solo, World
 from toolkit.errors import UserError
 from toolkit.graph import cache
@@ -26,10 +27,11 @@ def read_config(args: argparse.Namespace) -> configs.Config:
     return config
 
 
-def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[World], int]) -> int:
+def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[World], int], grace_s: float = 0.0) -> int:
     """Run ``body`` on every rank: join the job that we were started in, or start one of ``-np`` ranks.
 
-    The partition is made before ranks are started: a refusal then costs a second, not a job.
+    The partition is made before ranks are started: a refusal then costs a second, not a job. ``grace_s``:
+    how long after SIGTERM the ranks that we start may take to end by themselves.
     """
     check_ranks(args.ranks)
     launch.refuse_gloo()
@@ -39,7 +41,7 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
             raise UserError(f"{args.config} is no regular file, and every rank reads it; save it to one first")
         start_logging(rank=0, size=1)
         cache.ensure(config, args.ranks, log.info)
-        return launch.launch(args.argv, args.ranks, args.launcher)
+        return launch.launch(args.argv, args.ranks, args.launcher, grace_s=grace_s)
     if size is None:
         start_logging(rank=0, size=1)
         return body(Solo())
@@ -48,7 +50,8 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
     launch.install_excepthook()
     world = MpiWorld()
     start_logging(world.rank, world.size)
-    return body(world)
+    with watching(world, config.run.timeout_s):
+        return body(world)
 
 
 def check_ranks(ranks: int | None) -> None:

@@ -29,7 +29,7 @@ STEP_TEXT = {
 
 
 FLOW_HEADER = ["layer", "direction", "travels", "rows", "entries", "of", "bytes"]
-SAVING_HEADER = ["step", "what it does", "bytes", "busiest rank", "less by"]
+SAVING_HEADER = ["step", "what it does", "bytes", "busiest rank", "factor"]
 RANK_HEADER = ["rank", "nodes", "train", "marginal", "halo rows", "halo share", "sends", "receives"]
 WIDEST_MATRIX = 16  # ranks: a wider table of channels no longer fits a screen
 Bytes = NDArray[np.int64]
@@ -130,7 +130,7 @@ def _heading(config: configs.Config, partition: cache.CachedPartition, what: str
 def _traffic_text(per_channel: Bytes) -> str:
     return (
         f"{report.num_bytes(per_channel.sum())} of rows, "
-        f"the busiest rank sends and receives {report.num_bytes(busiest(per_channel))}"
+        f"the busiest rank sends plus receives {report.num_bytes(busiest(per_channel))}"
     )
 
 
@@ -173,7 +173,8 @@ def _tries_text(meta: dict[str, Any]) -> str:
     ]
     header = ["seed", "total", "busiest rank", "ring", "ring, renumbered"]
     return (
-        "Partitions tried (* kept), bytes of a training epoch; ring: slowest channel of each round, summed:\n"
+        f"Partitions tried (* kept, least by {meta['settings']['choose_by']}), bytes of a "
+        "training epoch under the exact plan; ring: slowest channel of each round, summed:\n"
         + report.table(rows, header)
     )
 

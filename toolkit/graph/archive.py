@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import zipfile
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.errors import UserError
 from toolkit.graph.data import IntArray
+from toolkit.graph.npy import as_ints, checked_header
 
 MAX_BYTES = 64 * 2**30  # of all members together, as the zip directory declares them
 MAX_RATIO = 2000  # deflate reaches 1,032; more is a lie or a bomb ...
@@ -91,9 +91,7 @@ class Archive:
         if made.dtype.kind not in "iu" or made.ndim != ndim:
             shape = {0: "one integer", 1: "a vector of integers", 2: "a matrix of integers"}[ndim]
             self.refuse(key, f"is {made.dtype} {list(made.shape)}; it must be {shape}")
-        if made.dtype.kind == "u" and made.size and made.max() > np.iinfo(np.int64).max:
-            self.refuse(key, f"holds {made.max()}, which no 64-bit signed integer can; write smaller numbers")
-        return made.astype(np.int64)
+        return as_ints(made, f"{self.path}: '{key}'")
 
     def _checked_directory(self) -> dict[str, zipfile.ZipInfo]:
         members: dict[str, zipfile.ZipInfo] = {}
@@ -118,23 +116,8 @@ class Archive:
         info = self._members[key]
         try:
             with self._zip.open(info) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = {
-                    (1, 0): np.lib.format.read_array_header_1_0,
-                    (2, 0): np.lib.format.read_array_header_2_0,
-                }[version]
-                shape, _, dtype = read(stream)
-                header_bytes = stream.tell()
-        except Exception as error:  # text of anyone's making goes through Python's parser here
-            reason = " ".join(str(error).split())[:200]
-            self.refuse(key, f"has no readable array header ({type(error).__name__}: {reason}); write the file anew")
-        if dtype.kind not in "biufU":
-            self.refuse(key, f"is of dtype {dtype}; only arrays of numbers and text are read, never Python objects")
-        num_bytes = math.prod(shape) * dtype.itemsize
-        if min(shape, default=0) < 0 or header_bytes + num_bytes != info.file_size:
-            self.refuse(
-                key,
-                f"says it is {dtype} {list(shape)}, {num_bytes} bytes, but {info.file_size - header_bytes} are stored; "
-                "write the file anew",
-            )
-        return tuple(shape)
+                return checked_header(stream, info.file_size)
+        except ValueError as error:
+            self.refuse(key, str(error))
+        except Exception as error:  # a local header of anyone's making: BadZipFile, NotImplementedError ...
+            self.refuse(key, f"can't be read, the file is damaged ({error}); write it anew")

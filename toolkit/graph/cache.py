@@ -34,7 +34,7 @@ from toolkit.graph.messages import FAR
 from toolkit.graph.part import Part, build_parts
 from toolkit.graph.partition import assign
 
-CACHE_FORMAT = 2
+CACHE_FORMAT = 3
 FLOAT32_BYTES = 4
 META_KEYS = {"graph", "ranks", "rank", "settings", "cut_directed_edges", "tries", "kept_try", "sha256"}
 Say = Callable[[str], None]
@@ -134,6 +134,7 @@ def _write(graph: Graph, config: Config, ranks: int, folder: Path, say: Say) -> 
                 "directed_edges": graph.num_edges,
                 "features": graph.num_features,
                 "classes": graph.num_classes,
+                "val": int(graph.val_mask.sum()),
                 "notes": list(graph.notes),
             },
             "ranks": ranks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Features: TypeAlias = NDArray[np.float32] | sp.csr_matrix
+# int64 [n]: the class of each node, -1 where unknown; or multi-label, uint8 [n, C]: 1 where a label applies.
+# A multi-label row of zeros is a node that no label applies to, not an unknown one.
+Labels: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,7 +29,7 @@ class Graph:
     indptr: IntArray  # [n + 1]
     indices: IntArray  # [E] sources, sorted within a row
     features: Features  # [n, D] float32, dense or scipy CSR
-    labels: IntArray  # [n] class of each node, -1 where unknown
+    labels: Labels  # [n], or multi-label [n, C]
     num_classes: int
     train_mask: BoolArray  # [n]
     val_mask: BoolArray  # [n]
@@ -46,5 +49,14 @@ class Graph:
     def num_features(self) -> int:
         return int(self.features.shape[1])
 
+    @property
+    def multi_label(self) -> bool:
+        return self.labels.ndim == 2
+
     def in_degrees(self) -> IntArray:
         return np.diff(self.indptr)
+
+
+def is_known(labels: Labels) -> BoolArray:
+    """Whether each node's label is known: [n]. Of multi-label nodes all are."""
+    return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0

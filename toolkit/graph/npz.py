@@ -11,9 +11,19 @@ import numpy as np
 import scipy.sparse as sp
 
 from toolkit.errors import UserError, nearest
+from toolkit.graph import heterophilous
 from toolkit.graph.archive import Archive
-from toolkit.graph.data import Graph, IntArray
-from toolkit.graph.raw import MAX_NODES, Masks, Raw, RawFeatures, checked_csr, checked_indptr
+from toolkit.graph.data import Graph, IntArray, Labels
+from toolkit.graph.raw import (
+    MAX_NODES,
+    Masks,
+    Raw,
+    RawFeatures,
+    checked_csr,
+    checked_indptr,
+    mask_of_index,
+    multi_hot,
+)
 
 _EDGES = ("edge_index", "indptr", "indices")
 _FEATURES = tuple(f"features_{part}" for part in ("data", "indices", "indptr", "shape"))
@@ -24,7 +34,7 @@ OWN_KEYS = (*_EDGES, "features", *_FEATURES, "labels", "num_nodes", "num_classes
 
 
 def read_npz(path: Path) -> Raw:
-    """The graph of an ``.npz`` file: gnn-benchmark, wordnet, web graph or our own format.
+    """The graph of an ``.npz`` file: gnn-benchmark, heterophilous, wordnet, web graph or our own format.
 
     Raises UserError, naming the file and the key, for a file that is damaged, unsafe or lacks a key.
     """
@@ -35,13 +45,13 @@ def read_npz(path: Path) -> Raw:
             return _wordnet(archive)
         if archive.keys == {"indptr", "indices", "shape"}:
             return _web_graph(archive)
+        if "node_features" in archive:
+            return heterophilous.read(archive)
         return _own(archive)
 
 
 def write_npz(path: Path, graph: Graph) -> None:
     """Write ``graph`` in our own format, whole or not at all. Raises UserError if the folder can't be written to."""
-    if path.suffix != ".npz":
-        raise UserError(f"the file is called {path.name!r}; give it a name that ends in .npz")
     arrays: dict[str, Any] = {
         "indptr": graph.indptr,
         "indices": graph.indices,
@@ -52,14 +62,38 @@ def write_npz(path: Path, graph: Graph) -> None:
         "val_mask": graph.val_mask,
         "test_mask": graph.test_mask,
     }
-    if graph.notes:
-        arrays["notes"] = np.array(graph.notes)
-    features: Any = graph.features
-    if sp.issparse(features):
-        parts = (features.data, features.indices, features.indptr, np.array(features.shape, np.int64))
-        arrays |= zip(_FEATURES, parts, strict=True)
-    else:
-        arrays["features"] = features
+    _write(path, arrays | _feature_arrays(graph.features), graph.notes)
+
+
+def write_raw(path: Path, raw: Raw) -> None:
+    """Write ``raw`` in our own format as it is: edges as stored, all its splits. Raises UserError."""
+    arrays: dict[str, Any] = {
+        "edge_index": np.stack([raw.sources, raw.targets]),
+        "num_nodes": np.int64(raw.num_nodes),
+    }
+    if raw.features is not None:
+        arrays |= _feature_arrays(raw.features)
+    if raw.labels is not None:
+        arrays["labels"] = raw.labels
+    if raw.num_classes is not None:
+        arrays["num_classes"] = np.int64(raw.num_classes)
+    if raw.masks is not None:
+        arrays |= zip(_MASKS, raw.masks, strict=True)
+    _write(path, arrays, raw.notes)
+
+
+def _feature_arrays(features: Any) -> dict[str, Any]:
+    if not sp.issparse(features):
+        return {"features": features}
+    parts = (features.data, features.indices, features.indptr, np.array(features.shape, np.int64))
+    return dict(zip(_FEATURES, parts, strict=True))
+
+
+def _write(path: Path, arrays: dict[str, Any], notes: tuple[str, ...]) -> None:
+    if path.suffix != ".npz":
+        raise UserError(f"the file is called {path.name!r}; give it a name that ends in .npz")
+    if notes:
+        arrays["notes"] = np.array(notes)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "xb") as stream:
@@ -122,7 +156,7 @@ def _own(archive: Archive) -> Raw:
     else:
         sources, targets = _edge_index(archive)
     features = _own_features(archive)
-    labels = archive.ints("labels", 1) if "labels" in archive else None
+    labels = _labels(archive) if "labels" in archive else None
     num_nodes = _num_nodes(archive, features, labels)
     return Raw(
         name=archive.path.stem,
@@ -137,7 +171,7 @@ def _own(archive: Archive) -> Raw:
     )
 
 
-def _num_nodes(archive: Archive, features: RawFeatures | None, labels: IntArray | None) -> int:
+def _num_nodes(archive: Archive, features: RawFeatures | None, labels: Labels | None) -> int:
     """``num_nodes``, or the rows of whatever has one row per node; all that are there must agree."""
     counts: dict[str, int] = {}
     if "num_nodes" in archive:
@@ -157,6 +191,12 @@ def _num_nodes(archive: Archive, features: RawFeatures | None, labels: IntArray 
         if count != num_nodes:
             archive.refuse(key, f"is for {count} nodes, but '{first}' is for {num_nodes}; make them agree")
     return num_nodes
+
+
+def _labels(archive: Archive) -> Labels:
+    if len(archive.shape("labels")) == 2:
+        return multi_hot(archive.array("labels"), f"{archive.path}: 'labels'")
+    return archive.ints("labels", 1)
 
 
 def _own_features(archive: Archive) -> RawFeatures | None:
@@ -222,7 +262,11 @@ def _split(archive: Archive, num_nodes: int) -> Masks | None:
         archive.refuse(by_mask[0], f"and '{by_index[0]}' both give the split; keep masks or indexes")
     if by_mask:
         archive.require(_MASKS)
-        return Masks(*(_mask(archive, key, num_nodes) for key in _MASKS))
+        masks = Masks(*(_mask(archive, key, num_nodes) for key in _MASKS))
+        for key, mask in zip(_MASKS, masks, strict=True):
+            if mask.shape != masks.train.shape:
+                archive.refuse(key, f"is bool {list(mask.shape)}, but '{_MASKS[0]}' is {list(masks.train.shape)}")
+        return masks
     if by_index:
         archive.require(_INDEXES)
         return Masks(*(_mask_of_index(archive, key, num_nodes) for key in _INDEXES))
@@ -231,19 +275,14 @@ def _split(archive: Archive, num_nodes: int) -> Masks | None:
 
 def _mask(archive: Archive, key: str, num_nodes: int) -> Any:
     mask = archive.array(key)
-    if mask.dtype != np.bool_ or mask.shape != (num_nodes,):
-        archive.refuse(key, f"is {mask.dtype} {list(mask.shape)}; it must be bool [{num_nodes}]")
+    if mask.dtype != np.bool_ or mask.ndim not in (1, 2) or mask.shape[-1] != num_nodes or not len(mask):
+        is_now = f"{mask.dtype} {list(mask.shape)}"
+        archive.refuse(key, f"is {is_now}; it must be bool [{num_nodes}], or [splits, {num_nodes}]")
     return mask
 
 
 def _mask_of_index(archive: Archive, key: str, num_nodes: int) -> Any:
-    index = archive.ints(key, 1)
-    outside = index[(index < 0) | (index >= num_nodes)]
-    if len(outside):
-        archive.refuse(key, f"names node {outside[0]}; nodes are 0 .. {num_nodes - 1}")
-    mask = np.zeros(num_nodes, np.bool_)
-    mask[index] = True
-    return mask
+    return mask_of_index(archive.ints(key, 1), num_nodes, f"{archive.path}: '{key}'")
 
 
 def _notes(archive: Archive) -> tuple[str, ...]:

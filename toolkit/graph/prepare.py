@@ -9,10 +9,10 @@ import numpy as np
 from toolkit.config import WIDEST, Data
 from toolkit.errors import UserError
 from toolkit.graph import split
-from toolkit.graph.data import Graph, IntArray
+from toolkit.graph.data import Graph, IntArray, Labels
 from toolkit.graph.features import normalise, project, to_float32
 from toolkit.graph.generate import made_up
-from toolkit.graph.raw import MAX_NODES, Raw
+from toolkit.graph.raw import MAX_NODES, Raw, multi_hot
 
 
 def prepare(raw: Raw, data: Data) -> Graph:
@@ -24,7 +24,7 @@ def prepare(raw: Raw, data: Data) -> Graph:
     if raw.labels is not None:
         raw = replace(raw, num_classes=_check_labels(raw, raw.labels))
     if data.make_up:
-        raw = made_up(raw, data.features, data.classes, data.noise, data.generator_seed)
+        raw = _made_up(raw, data)
     if raw.features is None or raw.labels is None:
         lacks = " and ".join(key for key in ("features", "labels") if getattr(raw, key) is None)
         raise UserError(f"{raw.name} has no {lacks}; data.make_up = true makes them up, and reports will say so")
@@ -46,7 +46,7 @@ def prepare(raw: Raw, data: Data) -> Graph:
         indptr=indptr,
         indices=indices,
         features=features,
-        labels=raw.labels.astype(np.int64),
+        labels=raw.labels.astype(np.uint8 if raw.labels.ndim == 2 else np.int64),
         num_classes=raw.num_classes,
         train_mask=masks.train,
         val_mask=masks.val,
@@ -91,8 +91,20 @@ def _check_edges(raw: Raw) -> None:
             raise UserError(f"{raw.name}: edge {edge} has the {end} {ids[edge]}; nodes are 0 .. {raw.num_nodes - 1}")
 
 
-def _check_labels(raw: Raw, labels: IntArray) -> int:
+def _made_up(raw: Raw, data: Data) -> Raw:
+    """``raw`` with whatever it lacks; of several labels a node, features follow the first."""
+    labels, several = raw.labels, raw.labels is not None and raw.labels.ndim == 2
+    if several:
+        assert labels is not None
+        raw = replace(raw, labels=np.where(labels.any(axis=1), labels.argmax(axis=1), -1))
+    made = made_up(raw, data.features, data.classes, data.noise, data.generator_seed)
+    return replace(made, labels=labels) if several else made
+
+
+def _check_labels(raw: Raw, labels: Labels) -> int:
     """The number of classes, after checking that every label is one of them, or -1."""
+    if labels.ndim == 2:
+        return _check_multi_label(raw, labels)
     if labels.shape != (raw.num_nodes,) or labels.dtype.kind not in "iu":
         raise UserError(
             f"{raw.name}: labels are {labels.dtype} {list(labels.shape)}; give each of {raw.num_nodes} nodes an integer"
@@ -116,6 +128,18 @@ def _check_labels(raw: Raw, labels: IntArray) -> int:
             f"{raw.name}: node {node} has the label {labels[node]}; classes are 0 .. {num_classes - 1}, -1 is unknown"
         )
     return num_classes
+
+
+def _check_multi_label(raw: Raw, labels: Labels) -> int:
+    columns = int(multi_hot(labels, f"{raw.name}: labels").shape[1])
+    if len(labels) != raw.num_nodes:
+        raise UserError(f"{raw.name}: labels have {len(labels)} rows for {raw.num_nodes} nodes; give one each")
+    if columns > WIDEST or raw.num_classes not in (None, columns):
+        raise UserError(
+            f"{raw.name}: labels have {columns} columns and {raw.num_classes or WIDEST} classes are "
+            f"{'declared' if raw.num_classes else 'the most'}; make them agree"
+        )
+    return columns
 
 
 def _edge_note(stored: int, kept: int, data: Data) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit.config import Config, Data
 from toolkit.errors import UserError, nearest
-from toolkit.graph import generate
+from toolkit.graph import foreign, generate
 from toolkit.graph.data import Graph
 from toolkit.graph.facts import show_text as show_text
 from toolkit.graph.npz import read_npz
@@ -20,6 +20,7 @@ from toolkit.graph.prepare import prepare
 from toolkit.graph.raw import Raw
 
 FORMAT = 1  # raise it whenever the same settings and files give another graph than before
+OWN = ("file", "folder")  # values of data.name that go with data.path
 _EDGE_KEYS = ("symmetrise", "self_loops", "duplicates")
 _FEATURE_KEYS = ("feature_norm", "project_to")
 _PER_CLASS_KEYS = ("split_seed", "train_per_class", "val_per_class")
@@ -145,8 +146,8 @@ def load(config: Config) -> Graph:
     """The graph that ``config.data`` names, prepared as it says. Raises UserError."""
     data = config.data
     try:
-        if data.name == "file":
-            return prepare(read_npz(Path(data.path).expanduser()), data)
+        if data.name in OWN:
+            return prepare(foreign.read(data), data)
         entry = _entry(data.name)
         return prepare(entry.read(_found_folder(entry, data), data), data)
     except MemoryError:
@@ -158,9 +159,10 @@ def fingerprint(data: Data) -> str:
 
     Equal fingerprints mean equal graphs; where the files lie doesn't matter. Raises UserError for a missing file.
     """
-    if data.name == "file":
-        files = [Path(data.path).expanduser()]
-        keys = {"make_up", *_MADE_UP_KEYS} if data.make_up else {"make_up"}
+    kind = None
+    if data.name in OWN:
+        kind, files = foreign.files(data)
+        keys = {"make_up", "delimiter", *_MADE_UP_KEYS} if data.make_up else {"make_up", "delimiter"}
         keys |= _split_keys(data, own=None)
     else:
         entry = _entry(data.name)
@@ -172,9 +174,9 @@ def fingerprint(data: Data) -> str:
     keys |= {*_EDGE_KEYS, *_FEATURE_KEYS, *(["generator_seed"] if data.project_to else [])}
     told = {
         "format": FORMAT,
-        "name": data.name,
+        "name": data.name if kind is None else f"a {kind} of one's own",
         "settings": {key: getattr(data, key) for key in sorted(keys)},
-        "files": [_file_sha256(file) for file in files],
+        "files": [[file.name if kind != "npz" else "", _file_sha256(file)] for file in files],
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -190,6 +192,8 @@ def list_text(data: Data | None = None) -> str:
         rows.append([entry.name, *cells, entry.split, found, entry.licence, entry.about])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    own = [f"  {entry.name:<11} {entry.about}" for entry in foreign.FORMATS.values()]
+    lines += ["", "Graphs of your own, by data.path (docs/datasets.md):", *own]
     return "\n".join([*lines, "", f"Data sets are looked for in {root} (data.root, else $BITRING_DATA, else ./data)."])
 
 
@@ -200,7 +204,7 @@ def data_root(data: Data) -> Path:
 
 def _entry(name: str) -> DataSet:
     if name not in DATASETS:
-        raise UserError(f"data.name is {name!r}; {nearest(name, [*DATASETS, 'file'])}")
+        raise UserError(f"data.name is {name!r}; {nearest(name, [*DATASETS, *OWN])}")
     return DATASETS[name]
 
 
@@ -224,7 +228,9 @@ def _split_keys(data: Data, own: bool | None) -> set[str]:
     if data.split == "ratio":
         return {"split", *_RATIO_KEYS}
     if data.split == "file" or (data.split == "auto" and own):
-        return set()
+        return {"split_index"}
+    if data.split == "auto" and own is None:
+        return {"split", "split_index", *_PER_CLASS_KEYS, *_RATIO_KEYS}
     return {"split", *_PER_CLASS_KEYS}
 
 

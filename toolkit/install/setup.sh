@@ -114,6 +114,11 @@ is_done() {
 
 python_is_new_enough
 install_system_packages
+build_kernels() { # plain torch serves where they can't be built
+    make -s -C "$PROJECT/cuda" kernels || say "the kernels could not be built: plain torch is used instead, slower"
+}
+
+build_kernels
 if is_done; then
     [ ! -e "$VENV/.horovod-failed" ] || say "no Horovod here, its build failed; BITRING_HOROVOD=require make setup tries again"
     exit 0

@@ -18,19 +18,18 @@ from toolkit.comm.halo import Masks
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "elu": F.elu}
 
 
-def epilogue(
-    rows_ND: Tensor, bias_D: Tensor, norm: nn.LayerNorm | None, activation: str, masks: Masks | None
-) -> Tensor:
+def epilogue(rows_ND: Tensor, bias_D: Tensor, norm: nn.Module | None, activation: str, masks: Masks | None) -> Tensor:
     """dropout(activation(norm(rows + bias))): [n, D]. ``masks`` are the next layer's; None drops nothing."""
-    if activation == "relu" and native.available(rows_ND, bias_D):
-        gamma, beta, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    by_rows = norm is None or isinstance(norm, nn.LayerNorm)
+    if by_rows and activation == "relu" and native.available(rows_ND, bias_D):
+        gamma, beta, eps = (norm.weight, norm.bias, norm.eps) if isinstance(norm, nn.LayerNorm) else (None, None, 0.0)
         fused: Tensor = _Fused.apply(rows_ND, bias_D, gamma, beta, eps, masks)  # type: ignore[no-untyped-call]
         return fused
     return plain_epilogue(rows_ND, bias_D, norm, activation, masks)
 
 
 def plain_epilogue(
-    rows_ND: Tensor, bias_D: Tensor, norm: nn.LayerNorm | None, activation: str, masks: Masks | None
+    rows_ND: Tensor, bias_D: Tensor, norm: nn.Module | None, activation: str, masks: Masks | None
 ) -> Tensor:
     """The same in plain torch."""
     rows = rows_ND + bias_D

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from toolkit.comm import position
 from toolkit.comm.ledger import WHOLE, Phase, StageKey, by_stage
 from toolkit.comm.transport import Transport
 from toolkit.comm.world import World
 from toolkit.config import Config
 from toolkit.errors import UserError
 from toolkit.graph.part import Part
+from toolkit.train import state as states
+from toolkit.train.keeper import Keeper
 from toolkit.train.metrics import Scores
 from toolkit.train.recorder import RunFolder
 from toolkit.train.trainer import Trainer
 
 log = logging.getLogger("bitring")
+RECENT = 20  # epochs whose seconds a checkpoint keeps
 STAGES = (
     "masks",
     "encode",
@@ -55,6 +60,48 @@ class Best:
 
 
 @dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far the run from one seed has come: all that decides what follows, beside the trainer's state."""
+
+    seed: int
+    epochs: int = 0  # done
+    best: Best | None = None
+    waited: int = 0  # evaluations since the best one
+    ended: bool = False  # by early stopping
+    counted_epochs: int = 0  # what the byte counters cover: less than all after a resume with other ranks
+    counted_evaluations: int = 0
+    epoch_times: list[float] = field(default_factory=list)
+    stages: list[dict[StageKey, float]] = field(default_factory=list)
+
+    def take(self, candidate: Best) -> bool:
+        """Note an evaluation; whether it is the best so far."""
+        self.counted_evaluations += 1
+        if self.best is None or candidate.rank > self.best.rank or math.isnan(candidate.scores["val"].accuracy):
+            self.best, self.waited = candidate, 0
+            return True
+        self.waited += 1
+        return False
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON values; of the seconds, the last epochs'."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("best", "stages")}
+        plain["best"] = None if self.best is None else asdict(self.best)
+        plain["epoch_times"] = self.epoch_times[-RECENT:]
+        plain["stages"] = [[[*key, value] for key, value in epoch.items()] for epoch in self.stages[-RECENT:]]
+        return plain
+
+    @staticmethod
+    def of_plain(plain: dict[str, Any]) -> Progress:
+        best = None if plain["best"] is None else best_of_plain(plain["best"])
+        stages = [{(stage, layer, way): value for stage, layer, way, value in epoch} for epoch in plain["stages"]]
+        return Progress(**plain | {"best": best, "stages": stages, "epoch_times": list(plain["epoch_times"])})
+
+
+def best_of_plain(plain: dict[str, Any]) -> Best:
+    return Best(epoch=plain["epoch"], scores={name: Scores(**scores) for name, scores in plain["scores"].items()})
+
+
+@dataclass(slots=True, kw_only=True)
 class SeedResult:
     """One training run from one seed."""
 
@@ -68,6 +115,11 @@ class SeedResult:
     setup_bytes: int  # layer 0's rows, once
     weight_gradient_bytes: int  # the gradients' size: what each rank brings to the sum, an epoch
     replicas_agree: bool
+
+    @staticmethod
+    def of_plain(plain: dict[str, Any]) -> SeedResult:
+        """From dataclasses.asdict: what a checkpoint keeps of the seeds that are done."""
+        return SeedResult(**plain | {"best": best_of_plain(plain["best"])})
 
     @property
     def communication_share(self) -> float:
@@ -91,53 +143,79 @@ class Trained:
 
 
 def train_seed(
-    part: Part, config: Config, world: World, transport: Transport, seed: int, folder: RunFolder | None
+    part: Part,
+    config: Config,
+    world: World,
+    transport: Transport,
+    seed: int,
+    folder: RunFolder | None,
+    keeper: Keeper | None = None,
 ) -> Trained:
-    """Train from one seed. Every rank calls it; rank 0 has the folder."""
+    """Train from one seed, or go on from the keeper's state. Every rank calls it; rank 0 has the folder.
+
+    Raises process.Stopped, on every rank after the same epoch, when a signal has asked the keeper to stop.
+    """
     trainer = Trainer(part, config, world, transport, seed)
-    best: Best | None = None
-    waited = 0
-    epoch_times: list[float] = []
-    stages: list[dict[StageKey, float]] = []
-    epoch = 0
-    for epoch in progress(range(config.train.epochs), world, f"seed {seed}"):
+    run = _begin(trainer, world, seed, keeper)
+    for epoch in progress(range(run.epochs, 0 if run.ended else config.train.epochs), world, f"seed {seed}"):
+        position.begin_epoch(epoch)
         trainer.ledger.take_seconds()
         begin = time.perf_counter()
         result = trainer.step(epoch)
-        epoch_times.append(time.perf_counter() - begin)
+        run.epoch_times.append(time.perf_counter() - begin)
         if not math.isfinite(result.loss):
             raise UserError(
                 f"the loss is {result.loss} at epoch {epoch + 1}: training diverged; "
                 f"lower train.lr ({config.train.lr:g}) or scale the features (data.feature_norm)"
             )
         seconds = trainer.ledger.take_seconds()
-        stages.append(seconds)
+        run.stages.append(seconds)
+        run.epochs, run.counted_epochs = epoch + 1, run.counted_epochs + 1
         record: dict[str, Any] = {
             "seed": seed,
             "epoch": epoch,
             "train_loss": result.loss,
             "train_accuracy": result.accuracy,
-            "epoch_s": epoch_times[-1],
+            "epoch_s": run.epoch_times[-1],
             "rank0_stages_s": by_stage(seconds),
         }
+        improved = False
         if (epoch + 1) % config.train.eval_every == 0 or epoch + 1 == config.train.epochs:
             begin = time.perf_counter()
             candidate = Best(epoch=epoch, scores=trainer.evaluate())
             record |= {"evaluate_s": time.perf_counter() - begin}
             record |= {split: asdict(scores) for split, scores in candidate.scores.items()}
-            if best is None or candidate.rank > best.rank or math.isnan(candidate.scores["val"].accuracy):
-                best, waited = candidate, 0
-            else:
-                waited += 1
+            improved = run.take(candidate)
             _say_epoch(config, epoch, result.loss, candidate)
         if folder is not None:
             folder.write("epoch", **record)
-        if config.train.patience and waited >= config.train.patience:
-            log.info("no better validation for %d evaluations: stopped after epoch %d", waited, epoch)
+        if config.train.patience and run.waited >= config.train.patience:
+            log.info("no better validation for %d evaluations: stopped after epoch %d", run.waited, epoch)
+            run.ended = True
+        if keeper is not None:
+            _keep(keeper, trainer, run, improved)
+        if run.ended:
             break
-    assert best is not None
-    own = medians(stages, epoch_times)
-    return Trained(result=_summarise(trainer, world, seed, best, epoch_times, own), trainer=trainer, seconds=own)
+    if keeper is not None:
+        keeper.save(trainer, run.to_plain())
+    own = medians(run.stages, run.epoch_times)
+    return Trained(result=_summarise(trainer, world, run, own), trainer=trainer, seconds=own)
+
+
+def _begin(trainer: Trainer, world: World, seed: int, keeper: Keeper | None) -> Progress:
+    start = keeper.start_of(seed) if keeper is not None else None
+    if start is None:
+        return Progress(seed=seed)
+    run = Progress.of_plain(start.header["progress"])
+    if not states.restore(start, trainer, world.rank, world.size):
+        run.counted_epochs = run.counted_evaluations = 0
+    return run
+
+
+def _keep(keeper: Keeper, trainer: Trainer, run: Progress, improved: bool) -> None:
+    if improved and run.best is not None:
+        keeper.better(trainer, run.to_plain(), run.best.rank)
+    keeper.after_epoch(trainer, run.to_plain)
 
 
 def medians(stages: list[dict[StageKey, float]], epoch_times: list[float]) -> dict[StageKey, float]:
@@ -149,24 +227,22 @@ def medians(stages: list[dict[StageKey, float]], epoch_times: list[float]) -> di
     return own
 
 
-def _summarise(
-    trainer: Trainer, world: World, seed: int, best: Best, epoch_times: list[float], own: dict[StageKey, float]
-) -> SeedResult:
-    ledger, every, epochs = trainer.ledger, trainer.config.train.eval_every, len(epoch_times)
-    evaluations = epochs // every + (epochs == trainer.config.train.epochs and epochs % every > 0)
+def _summarise(trainer: Trainer, world: World, run: Progress, own: dict[StageKey, float]) -> SeedResult:
+    assert run.best is not None, "the last epoch is evaluated"
+    ledger, epochs = trainer.ledger, max(run.counted_epochs, 1)
     stages = by_stage(own)
     phases: tuple[Phase, ...] = ("train", "evaluate", "setup")
     sums = np.array([*(stages.get(stage, 0.0) for stage in STAGES), *(ledger.phase_bytes(phase) for phase in phases)])
     world.sum_in_place(sums)
     train_bytes, evaluate_bytes, setup_bytes = (round(value) for value in sums[-3:])
     return SeedResult(
-        seed=seed,
-        best=best,
-        epochs=epochs,
-        epoch_s=float(np.median(epoch_times)),
+        seed=run.seed,
+        best=run.best,
+        epochs=run.epochs,
+        epoch_s=float(np.median(run.epoch_times)),
         stage_s=dict(zip(STAGES, (sums[:-3] / world.size).tolist(), strict=True)),
         train_bytes=train_bytes // epochs,
-        evaluate_bytes=evaluate_bytes // max(evaluations, 1),
+        evaluate_bytes=evaluate_bytes // max(run.counted_evaluations, 1),
         setup_bytes=setup_bytes,
         weight_gradient_bytes=ledger.weight_gradient_bytes // epochs,
         replicas_agree=trainer.replicas_agree(),

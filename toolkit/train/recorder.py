@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import json
+import logging
+import os
 import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -18,30 +21,70 @@ from toolkit import config as configs
 from toolkit import launch
 from toolkit.errors import UserError
 
+log = logging.getLogger("bitring")
 METRICS_VERSION = 1
 PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "horovod", "pymetis")
 
 
 class RunFolder:
-    """Where a run leaves what it did. Only rank 0 has one."""
+    """Where a run leaves what it did. Only rank 0 has one, and only one run at a time."""
 
     def __init__(self, path: Path, config: configs.Config, ranks: int, notes: list[str]) -> None:
+        self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock = lock(path)
             # "x": of two runs that are given one folder, one gets it
             with (path / "run.json").open("x", encoding="utf-8") as file:
-                json.dump(describe_run(config, ranks, notes), file, indent=1)
+                self._about = describe_run(config, ranks, notes)
+                json.dump(self._about, file, indent=1)
             (path / "config.toml").write_text(configs.to_toml(config), encoding="utf-8")
             self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8", buffering=1)
         except FileExistsError:
             if not path.is_dir():
                 raise UserError(f"{path} is a file; name a folder with --run-dir") from None
-            raise UserError(f"{path} holds a run already; name another folder with --run-dir") from None
+            raise UserError(
+                f"{path} holds a run already; name another folder with --run-dir, or continue it with --resume {path}"
+            ) from None
         except OSError as error:
             raise UserError(
                 f"can't write the run folder {path}: {error.strerror}; name another with --run-dir"
             ) from None
-        self.path = path
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """The folder of a run, held and left as it is; `go_on` before writing."""
+        folder = cls.__new__(cls)
+        folder.path = path
+        try:
+            folder._lock = lock(path)
+            folder._about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            folder._about.setdefault("resumed", [])
+            folder._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8", buffering=1)
+        except (OSError, ValueError, AttributeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "its run.json describes no run"
+            raise UserError(f"can't continue in the run folder {path}: {reason}") from None
+        return folder
+
+    def go_on(self, config: configs.Config, ranks: int, epochs: int, metrics_bytes: int) -> None:
+        """Back to the moment of a checkpoint, ``epochs`` and ``metrics_bytes``: later lines will be written again."""
+        now = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "host": platform.node(), "ranks": ranks}
+        self._about["resumed"].append(now | {"epochs": epochs})
+        with self.guarded():
+            replace_text(self.path / "run.json", json.dumps(self._about, indent=1))
+            replace_text(self.path / "config.toml", configs.to_toml(config))
+            if self.metrics_bytes() < metrics_bytes:
+                raise UserError(
+                    f"{self.path / 'metrics.jsonl'} is shorter than when the checkpoint was written; "
+                    "restore it, or start a new run"
+                )
+            self._metrics.truncate(metrics_bytes)
+
+    def metrics_bytes(self) -> int:
+        """Length of metrics.jsonl now."""
+        with self.guarded():
+            self._metrics.flush()
+            return os.fstat(self._metrics.fileno()).st_size
 
     def write(self, kind: str, **values: Any) -> None:
         """One object a line; NaN (a split without nodes) becomes null."""
@@ -52,6 +95,7 @@ class RunFolder:
     def close(self) -> None:
         with self.guarded():
             self._metrics.close()
+            self._lock.close()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -62,6 +106,42 @@ class RunFolder:
             raise UserError(
                 f"can't write to the run folder {self.path}: {error.strerror}; what is there so far is kept"
             ) from None
+
+
+def lock(path: Path) -> TextIO:
+    """Hold the folder's lock until the file is closed, or this process dies. UserError when another run holds it."""
+    file = (path / ".lock").open("a+", encoding="utf-8", errors="replace")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read(200).strip()
+        file.close()
+        raise UserError(
+            f"another run is at work in {path} ({holder or 'unknown'}); wait for its end, or name another folder"
+        ) from None
+    except OSError as error:  # a file system without locks
+        log.warning("%s can't be locked (%s): see to it that no other run is given this folder", path, error.strerror)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()}\n")
+    file.flush()
+    return file
+
+
+def is_finished(path: Path) -> bool:
+    """Whether the run in a folder has written its summary: the last line of metrics.jsonl."""
+    try:
+        lines = (path / "metrics.jsonl").read_bytes().splitlines()
+        return bool(lines) and json.loads(lines[-1]).get("kind") == "summary"
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def default_run_dir(run: configs.Run) -> Path:

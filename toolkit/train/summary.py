@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import config as configs
+from toolkit import launch, report
 from toolkit import plan as planning
-from toolkit import report
 from toolkit.graph import cache
 from toolkit.traffic import savings
 from toolkit.train.loop import SeedResult
@@ -41,14 +41,20 @@ def describe(
     graph, method, last, total = partition.meta["graph"], config.method, results[-1], summarise(results)
     accuracy = report.percent(total["test_accuracy_mean"])
     if len(results) > 1:
-        accuracy += f" +- {100 * total['test_accuracy_deviation']:.1f}, mean and deviation over {len(results)} seeds,"
-    at = "at best validation" + (f" (epoch {last.best.epoch + 1} of {last.epochs})" if len(results) == 1 else "")
+        accuracy += (
+            f" +- {100 * total['test_accuracy_deviation']:.1f} points (mean, sample deviation, {len(results)} seeds)"
+        )
+    at = (
+        "at best validation" if partition.meta["graph"]["val"] else "at the last epoch, there being no validation nodes"
+    )
+    if len(results) == 1:
+        at += f" (epoch {last.best.epoch + 1} of {last.epochs})"
     how = f"{method.name}: {method.transport}, {method.codec}, {method.plan} plan"
     size, edges = f"{graph['nodes']:,}", f"{graph['directed_edges']:,}"
     pairs = [
         ("graph", f"{graph['name']}: {size} nodes, {edges} directed edges, {graph['classes']} classes"),
         ("model", f"{config.model.kind}, {config.model.layers} layers x {config.model.hidden}"),
-        ("ranks", f"{ranks}, {threads} thread{'s' if threads > 1 else ''} each"),
+        ("ranks", _ranks_text(ranks, threads)),
         ("method", how if ranks > 1 else "one process, no exchange"),
         ("test accuracy", f"{accuracy} {at}"),
         ("test macro F1", report.percent(total["test_macro_f1_mean"])),
@@ -65,24 +71,35 @@ def _communication(config: configs.Config, partition: cache.CachedPartition, las
     shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
     paper = savings(shapes, partition.channels, planning.bytes_per_entry(config, "train"))[0].total_bytes
     wait, reduce, flight = (last.stage_s[stage] for stage in ("wait", "weight_gradients", "flight"))
+    all_told = last.train_bytes + last.evaluate_bytes / config.train.eval_every
     return [
         (
             "communication",
             f"{report.percent(last.communication_share)} of an epoch: {report.seconds(wait)} waiting for rows, "
-            f"{report.seconds(reduce)} weight gradients",
+            f"{report.seconds(reduce)} summing weight gradients",
         ),
         ("hidden", f"{report.percent(last.hidden_share)} of the messages' {report.seconds(flight)} in flight"),
         (
             "bytes an epoch",
-            f"{report.num_bytes(last.train_bytes)} of rows between ranks, "
-            f"{report.num_bytes(last.weight_gradient_bytes)} of weight gradients a rank",
+            f"{report.num_bytes(last.train_bytes)} of rows in training, {report.num_bytes(last.evaluate_bytes)} in an "
+            f"evaluation: {report.num_bytes(all_told)} all told",
         ),
         (
             "",
-            f"(the papers' plan would send {report.num_bytes(paper)} of rows: {report.ratio(paper, last.train_bytes)})",
+            f"(the papers' plan sends {report.num_bytes(paper)} in training: {report.ratio(paper, last.train_bytes)})",
         ),
         (
             "bytes besides",
-            f"{report.num_bytes(last.setup_bytes)} once, {report.num_bytes(last.evaluate_bytes)} an evaluation",
+            f"{report.num_bytes(last.setup_bytes)} once; gradients of {report.num_bytes(last.weight_gradient_bytes)}, "
+            "summed each epoch",
         ),
     ]
+
+
+def _ranks_text(ranks: int, threads: int) -> str:
+    text = f"{ranks}, {threads} thread{'s' if threads > 1 else ''} each"
+    if ranks == 1:
+        return text + " (-np N for more)"
+    if ranks > launch.cores():
+        text += f"; more than the {launch.cores()} cores here, so times are not those of {ranks} machines"
+    return text

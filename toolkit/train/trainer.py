@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toolkit import config as configs
 from toolkit import methods
@@ -24,6 +24,7 @@ from toolkit.graph.part import Part
 from toolkit.nn.model import Network
 from toolkit.train import metrics
 from toolkit.train.engine import Engine
+from toolkit.train.loss import class_weights, training_loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +57,15 @@ class Trainer:
             codec=codecs.make(config.method.codec, dtype),
             dtype=dtype,
         )
-        self.network = Network(config.model, part.num_features, part.num_classes, self.seed).to(dtype)
+        self.network = Network(config.model, part.num_features, part.num_classes, self.seed, world).to(dtype)
         self.parameters = list(self.network.parameters())
         self.optimizer = make_optimizer(self.network, config.train)
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
         self.sum_gradients = gradient_sum(world, config.train.reduction, self.gradient_bytes)
+        metrics.check(config.train.metric, part.num_classes, part.labels.ndim == 2)
+        self._class_weights = class_weights(
+            config.train.class_weights, part.labels[part.train_mask], part.num_classes, world, dtype
+        )
         self._train_labels = torch.from_numpy(part.labels[part.train_mask])
         self._train_mask = torch.from_numpy(part.train_mask)
 
@@ -74,9 +79,9 @@ class Trainer:
         self.network.train()
         self.optimizer.zero_grad(set_to_none=True)
         logits = self.engine.forward(self.network, "train", self.seed, epoch)[self._train_mask]
-        loss = F.cross_entropy(logits, self._train_labels, reduction="sum") / self.part.num_train
+        loss = training_loss(logits, self._train_labels, self._class_weights) / self.part.num_train
         loss.backward()  # type: ignore[no-untyped-call]
-        totals = np.array([loss.item(), float((logits.argmax(1) == self._train_labels).sum())])
+        totals = np.array([loss.item(), float(metrics.num_right(logits, self._train_labels))])
         with ledger.stage("weight_gradients"):
             self.sum_gradients([p.grad for p in self.parameters if p.grad is not None])
             self.world.sum_in_place(totals)
@@ -86,22 +91,41 @@ class Trainer:
     def step(self, epoch: int) -> EpochResult:
         """One epoch: gradients and an update."""
         result = self.gradients(epoch)
-        with self.ledger.stage("optimizer"):
-            self.optimizer.step()
+        self.update(epoch)
         return result
+
+    def update(self, epoch: int) -> None:
+        """Apply the gradients: the learning rate of this epoch, clipping, the optimiser's step."""
+        train = self.config.train
+        with self.ledger.stage("optimizer"):
+            if train.clip_norm:
+                torch.nn.utils.clip_grad_norm_(self.parameters, train.clip_norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = train.lr * learning_rate_factor(epoch, train)
+            self.optimizer.step()
 
     def evaluate(self) -> dict[str, metrics.Scores]:
         """Scores of every split, exact communication, no dropout."""
         self.network.eval()
         with torch.no_grad():
             logits = self.engine.forward(self.network, "evaluate", self.seed, 0)
-        return metrics.evaluate(logits, self.part, self.world)
+        return metrics.evaluate(logits, self.part, self.world, roc_auc=self.config.train.metric == "roc_auc")
 
     def replicas_agree(self) -> bool:
         """Whether every rank holds the same weights, bit for bit."""
         checksum = zlib.crc32(b"".join(p.detach().numpy().tobytes() for p in self.parameters))
         checksums = self.world.broadcast(self.world.gather(checksum))
         return checksums is not None and len(set(checksums)) == 1
+
+
+def learning_rate_factor(epoch: int, train: configs.Train) -> float:
+    """What train.lr is multiplied by: a function of the epoch alone, so that a resumed run agrees."""
+    if epoch < train.warmup_epochs:
+        return (epoch + 1) / (train.warmup_epochs + 1)
+    done = (epoch - train.warmup_epochs) / max(1, train.epochs - train.warmup_epochs)
+    if train.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done))
+    return 1 - done if train.schedule == "linear" else 1.0
 
 
 def make_optimizer(network: Network, train: configs.Train) -> torch.optim.Optimizer:
