@@ -151,6 +151,9 @@ def test_the_fingerprint_is_of_the_files_that_are_read(write: Any, tmp_path: Pat
     (folder / "README").write_text("nobody reads this")
     assert fingerprint(data) == before
     assert fingerprint(replace(data, name="file")) == before
+    # whether there are several labels a node, or a split, only reading would tell: all that might matter counts
+    assert fingerprint(replace(data, train_ratio=0.5)) != before
+    assert fingerprint(replace(data, train_per_class=5)) != before
     moved = folder.rename(tmp_path / "elsewhere")
     assert fingerprint(replace(data, path=str(moved))) == before
     write(moved, random_raw(2))

@@ -45,18 +45,18 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The evaluation with the best validation accuracy so far; of equals, the one with the least loss."""
+    """The evaluation with the best validation so far (train.metric); of equals, the one with the least loss."""
 
     epoch: int
     scores: dict[str, Scores]
 
-    @property
-    def rank(self) -> tuple[float, float]:
+    def rank(self, metric: str) -> tuple[float, float]:
         """Larger is better. Without validation nodes all are equal, and the last one counts."""
         val = self.scores["val"]
-        if math.isnan(val.accuracy):
+        score = float(getattr(val, metric))
+        if math.isnan(score):
             return 0.0, 0.0
-        return val.accuracy, -math.inf if math.isnan(val.loss) else -val.loss
+        return score, -math.inf if math.isnan(val.loss) else -val.loss
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,10 +73,11 @@ class Progress:
     epoch_times: list[float] = field(default_factory=list)
     stages: list[dict[StageKey, float]] = field(default_factory=list)
 
-    def take(self, candidate: Best) -> bool:
+    def take(self, candidate: Best, metric: str) -> bool:
         """Note an evaluation; whether it is the best so far."""
         self.counted_evaluations += 1
-        if self.best is None or candidate.rank > self.best.rank or math.isnan(candidate.scores["val"].accuracy):
+        better = self.best is None or candidate.rank(metric) > self.best.rank(metric)
+        if better or math.isnan(candidate.scores["val"].accuracy):
             self.best, self.waited = candidate, 0
             return True
         self.waited += 1
@@ -155,11 +156,15 @@ def train_seed(
 
     Raises process.Stopped, on every rank after the same epoch, when a signal has asked the keeper to stop.
     """
+    if config.train.patience and part.num_val == 0:
+        raise UserError(f"train.patience is {config.train.patience} and there is no validation node; set it to 0")
     trainer = Trainer(part, config, world, transport, seed)
     run = _begin(trainer, world, seed, keeper)
     for epoch in progress(range(run.epochs, 0 if run.ended else config.train.epochs), world, f"seed {seed}"):
         position.begin_epoch(epoch)
         trainer.ledger.take_seconds()
+        # Ranks begin together: what rank 0 alone does between epochs must not pass for others' waiting.
+        world.sum_in_place(np.zeros(1))
         begin = time.perf_counter()
         result = trainer.step(epoch)
         run.epoch_times.append(time.perf_counter() - begin)
@@ -185,12 +190,12 @@ def train_seed(
             candidate = Best(epoch=epoch, scores=trainer.evaluate())
             record |= {"evaluate_s": time.perf_counter() - begin}
             record |= {split: asdict(scores) for split, scores in candidate.scores.items()}
-            improved = run.take(candidate)
-            _say_epoch(config, epoch, result.loss, candidate)
+            improved = run.take(candidate, config.train.metric)
+            _say_epoch(config, seed, epoch, result.loss, candidate)
         if folder is not None:
             folder.write("epoch", **record)
         if config.train.patience and run.waited >= config.train.patience:
-            log.info("no better validation for %d evaluations: stopped after epoch %d", run.waited, epoch)
+            log.info("no better validation for %d evaluations: stopped after epoch %d", run.waited, epoch + 1)
             run.ended = True
         if keeper is not None:
             _keep(keeper, trainer, run, improved)
@@ -214,7 +219,7 @@ def _begin(trainer: Trainer, world: World, seed: int, keeper: Keeper | None) -> 
 
 def _keep(keeper: Keeper, trainer: Trainer, run: Progress, improved: bool) -> None:
     if improved and run.best is not None:
-        keeper.better(trainer, run.to_plain(), run.best.rank)
+        keeper.better(trainer, run.to_plain(), run.best.rank(trainer.config.train.metric))
     keeper.after_epoch(trainer, run.to_plain)
 
 
@@ -265,15 +270,11 @@ def shows_bar() -> bool:
     return told == "1" if told is not None else sys.stderr.isatty()
 
 
-def _say_epoch(config: Config, epoch: int, loss: float, candidate: Best) -> None:
-    every = max(1, config.train.epochs // 10)
+def _say_epoch(config: Config, seed: int, epoch: int, loss: float, candidate: Best) -> None:
+    every, metric = max(1, config.train.epochs // 10), config.train.metric
     if (epoch + 1) % every == 0 and not shows_bar():
-        val, test = candidate.scores["val"], candidate.scores["test"]
-        log.info(
-            "epoch %d of %d: loss %.4f, validation %.2f %%, test %.2f %%",
-            epoch + 1,
-            config.train.epochs,
-            loss,
-            100 * val.accuracy,
-            100 * test.accuracy,
+        val, test = (getattr(candidate.scores[split], metric) for split in ("val", "test"))
+        shown = (
+            f"test {100 * test:.2f} %" if math.isnan(val) else f"validation {100 * val:.2f} %, test {100 * test:.2f} %"
         )
+        log.info("seed %d, epoch %d of %d: loss %.4f, %s", seed, epoch + 1, config.train.epochs, loss, shown)

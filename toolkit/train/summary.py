@@ -49,6 +49,10 @@ def describe(
     )
     if len(results) == 1:
         at += f" (epoch {last.best.epoch + 1} of {last.epochs})"
+    chosen = config.train.metric
+    mean = float(np.mean([getattr(result.best.scores["test"], chosen) for result in results]))
+    judged = [] if chosen in ("accuracy", "macro_f1") else [(f"test {chosen}", report.percent(mean))]
+    at = at.replace("best validation", "best validation" + ("" if chosen == "accuracy" else f" {chosen}"))
     how = f"{method.name}: {method.transport}, {method.codec}, {method.plan} plan"
     size, edges = f"{graph['nodes']:,}", f"{graph['directed_edges']:,}"
     pairs = [
@@ -58,6 +62,7 @@ def describe(
         ("method", how if ranks > 1 else "one process, no exchange"),
         ("test accuracy", f"{accuracy} {at}"),
         ("test macro F1", report.percent(total["test_macro_f1_mean"])),
+        *judged,
         ("epoch", f"{report.seconds(total['epoch_s_median'])} (median; evaluation apart)"),
     ]
     if ranks > 1:
