@@ -13,6 +13,9 @@ import pytest
 
 from tests.test_launch import NOISE, ROOT, clean_env, launcher, processes_of, start  # noqa: F401
 from toolkit import launch
+from toolkit.comm import position
+from toolkit.comm.position import Position, first_difference
+from toolkit.comm.watch import Process
 
 pytestmark = pytest.mark.timeout(120)
 RANKS = 3
@@ -119,3 +122,56 @@ def test_under_the_users_own_mpirun(how: str, cache: str, tmp_path: Path) -> Non
 
 def test_the_environment_of_tests_is_no_users(cache: str) -> None:
     assert not any(name.startswith("OMPI_") for name in clean_env())
+
+
+def slot(*operations: tuple[str, int], waits: bool = True) -> Position:
+    """The position of a rank after these operations."""
+    before = position.here()
+    position.move_to(position.empty())
+    try:
+        position.begin_epoch(4)
+        for what, layer in operations:
+            position.begin_exchange("train", layer, "forward")
+            with position.waiting(what):  # type: ignore[arg-type]
+                inside = Position.of(position.here())
+        return inside if waits else Position.of(position.here())
+    finally:
+        position._here = before
+
+
+def test_the_first_operation_that_differs_is_found() -> None:
+    same = [("rows", 1), ("rows", 2), ("sum", 0)]
+    assert first_difference({0: slot(*same), 1: slot(*same[:2]), 2: slot(*same)}) is None
+    assert first_difference({0: slot(*same), 1: slot(*same, ("sum", 0))}) is None, "one step ahead is no difference"
+    odd = {0: slot(*same), 1: slot(*same[:2], ("gather", 0)), 2: slot(*same, ("rows", 1))}
+    assert first_difference(odd) == {1: odd[1]}
+    assert list(first_difference({0: slot(("rows", 1)), 1: slot(("rows", 2))}) or ()) == [1], "of two, not rank 0"
+    many = [("rows", n % 5) for n in range(100)]
+    assert first_difference({0: slot(*many), 1: slot(*many, ("sum", 0))}) is None
+    assert first_difference({0: slot(*many, ("rows", 0)), 1: slot(*many, ("sum", 0))}) is not None
+
+
+def test_a_position_in_words() -> None:
+    assert str(slot(("rows", 2))) == "epoch 5, layer 2, forward, round 1, in the exchange of rows"
+    assert str(slot(("rows", 2), ("sum", 3), waits=False)) == "epoch 5, layer 3, forward, round 1, computing"
+    assert str(Position.of(position.empty())) == "the start-up, computing"
+
+
+def test_health_of_a_process(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    process = Process.of(child.pid)
+    assert process.look() == "alive"
+    time.sleep(0.3)
+    process.look()
+    assert process.look() == "silent", "it waits for input"
+    child.send_signal(signal.SIGSTOP)
+    time.sleep(0.1)
+    assert process.look() == "stopped"
+    assert Process(child.pid, process.started - 1).look() == "gone", "another process of that number"
+    child.kill()
+    time.sleep(0.1)
+    assert process.look() == "gone", "even where its parent has not heard of it"
+    child.communicate()
+    assert process.look() == "gone"

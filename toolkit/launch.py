@@ -344,12 +344,14 @@ class _Job:
 
     def _may_end_by_themselves(self) -> bool:
         """Whether the ranks were asked and still have time."""
-        return time.monotonic() < self.passed_on_at + self.grace_s
+        return self.grace_s > 0 and time.monotonic() < self.passed_on_at + self.grace_s
 
     def _pass_on(self, number: int) -> None:
         """To the ranks themselves: mpirun would kill them a second later, and horovodrun sooner."""
-        self.passed_on_at = min(self.passed_on_at, time.monotonic())
-        for pid in _ranks_with(f"{EXIT_FILE}={self.env[EXIT_FILE]}"):
+        ranks = _ranks_with(f"{EXIT_FILE}={self.env[EXIT_FILE]}")
+        # before there are ranks the launcher itself is told to end
+        self.passed_on_at = time.monotonic() if ranks else -float("inf")
+        for pid in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 

@@ -30,12 +30,13 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> configs.Config:
-    """A data set by name, a .npz file, or the data section of a configuration."""
+    """A data set by name, a .npz file, a folder, or the data section of a configuration."""
     name = str(args.name)
     if name.endswith(".toml"):
         return configs.load(name, args.set)
+    own = name.endswith(".npz") or ("/" in name and Path(name).is_dir())
     tables: dict[str, dict[str, object]] = {
-        "data": {"name": "file", "path": name} if name.endswith(".npz") else {"name": name}
+        "data": {"name": "file", "path": name} if own else {"name": name}
     }
     for override in args.set:
         section, key, value = configs.parse_override(override)

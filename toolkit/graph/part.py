@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from toolkit.graph.data import BoolArray, Features, Graph, IntArray
+from toolkit.graph.data import BoolArray, Features, Graph, IntArray, Labels
 from toolkit.graph.locality import local_order
 from toolkit.graph.messages import find_messages, hops_to_training, row_entries
 
@@ -47,7 +47,7 @@ class Part:
     halo_in_degrees: IntArray  # [h]
     hops: NDArray[np.int16]  # [n] see hops_to_training
     features: Features  # [n, D]
-    labels: IntArray  # [n]
+    labels: Labels  # [n], or [n, C] multi-hot
     train_mask: BoolArray  # [n]
     val_mask: BoolArray  # [n]
     test_mask: BoolArray  # [n]

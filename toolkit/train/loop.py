@@ -77,7 +77,7 @@ class Progress:
         """Note an evaluation; whether it is the best so far."""
         self.counted_evaluations += 1
         better = self.best is None or candidate.rank(metric) > self.best.rank(metric)
-        if better or math.isnan(candidate.scores["val"].accuracy):
+        if better or math.isnan(getattr(candidate.scores["val"], metric)):
             self.best, self.waited = candidate, 0
             return True
         self.waited += 1
