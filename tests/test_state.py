@@ -224,6 +224,9 @@ def test_seeds_and_epochs_that_are_done_stay_done(trainer: Trainer, tmp_path: Pa
         check(2, None)
     with pytest.raises(UserError, match=r"train.epochs is 5; set 4: earlier seeds ended there"):
         check(5, None, results=[{}])
+    scheduled = configs.from_tables({"train": {"epochs": 5, "schedule": "cosine"}})
+    with pytest.raises(UserError, match=r"falls over its 4 epochs .*'cosine'.*, and train.epochs is 5; set 4"):
+        states.check_length(state_of(trainer), scheduled, None, tmp_path)
     with pytest.raises(UserError, match="its seed number 3, and --seeds is 2"):
         check(4, 2, results=[{}, {}])
 

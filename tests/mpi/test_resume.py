@@ -104,19 +104,19 @@ def test_a_signal_to_one_rank_stops_all_and_resume_goes_on(world, shared_tmp, in
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize(
-    ("train_keys", "method"),
+    ("train_keys", "method", "norm"),
     [
-        ({"optimizer": "adam"}, {}),
-        ({"optimizer": "sgd", "eval_every": 3}, {"codec": "bfloat16"}),
-        ({"optimizer": "adamw", "decay_layers": "first", "dtype": "float64", "patience": 4}, {"plan": "paper"}),
+        ({"optimizer": "adam", "schedule": "cosine"}, {}, "layer"),
+        ({"optimizer": "sgd", "eval_every": 3}, {"codec": "bfloat16"}, "batch"),
+        ({"optimizer": "adamw", "decay_layers": "first", "dtype": "float64", "patience": 4}, {"plan": "paper"}, "none"),
     ],
 )
 def test_a_crash_costs_the_epochs_since_the_checkpoint_and_no_bit(
-    world, shared_tmp, interrupt, kind, train_keys, method
+    world, shared_tmp, interrupt, kind, train_keys, method, norm
 ):
     config = configuration(
         shared_tmp,
-        model={"kind": kind, "input_dropout": 0.2},
+        model={"kind": kind, "input_dropout": 0.2, "norm": norm},
         method=method,
         train={"checkpoint_every": 3, **train_keys},
     )
@@ -278,3 +278,17 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_stays(world, shared_tmp, mo
     assert resume(world, config, shared_tmp / "full") == 0
     world.comm.Barrier()
     same_runs(shared_tmp / "whole", shared_tmp / "full")
+
+
+def test_the_best_validation_and_its_waiting_are_kept(world, shared_tmp, interrupt):
+    """At this rate no weight moves: the first epoch stays the best, and patience ends the run."""
+    config = configuration(shared_tmp, train={"lr": 1e-20, "patience": 8, "checkpoint_every": 3, "weight_decay": 0.0})
+    start(world, config, shared_tmp / "whole")
+    interrupt(8, crash)
+    with pytest.raises(Interruption):
+        start(world, config, shared_tmp / "cut")
+    resume(world, config, shared_tmp / "cut")
+    world.comm.Barrier()
+    same_runs(shared_tmp / "whole", shared_tmp / "cut")
+    seed = next(line for line in metrics(shared_tmp / "cut") if line["kind"] == "seed")
+    assert (seed["best"]["epoch"], seed["epochs"]) == (0, 9)

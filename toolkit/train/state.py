@@ -206,6 +206,11 @@ def check_length(state: State, config: configs.Config, seeds: int | None, path: 
     if now < done or (several and now != before):
         remedy = f"give at least {done}" if now < done else f"set {before}: earlier seeds ended there"
         raise UserError(f"the run in {path} has trained {done} epochs of {before}, and train.epochs is {now}; {remedy}")
+    if now != before and config.train.schedule != "constant":
+        raise UserError(
+            f"the learning rate of the run in {path} falls over its {before} epochs (train.schedule "
+            f"{config.train.schedule!r}), and train.epochs is {now}; set {before}, or start a new run"
+        )
     if seeds is not None and seeds <= several:
         raise UserError(f"the run in {path} is at its seed number {several + 1}, and --seeds is {seeds}; leave it out")
     return now > before or (seeds or 0) > state.header["seeds"]
