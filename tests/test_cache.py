@@ -62,7 +62,7 @@ def test_damage_is_refused_with_the_remedy(tmp_path):
     folder = cache.ensure(config, 2).folder
     meta = folder / "META.json"
     text = meta.read_text()
-    for damaged in ("{", "{}", text.replace('"format": 3', '"format": 99', 1)):
+    for damaged in ("{", "{}", text.replace(f'"format": {cache.CACHE_FORMAT}', '"format": 99', 1)):
         meta.write_text(damaged)
         with pytest.raises(UserError, match="delete the folder"):
             cache.ensure(config, 2)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 from toolkit import launch, report, selfcheck
@@ -57,7 +58,7 @@ _PROGRAMS = {
 }
 _ORDER = (
     "Python", "numpy", "scipy", "torch", "pymetis", "mpirun", "mpi4py", "horovodrun", "horovod", "pyomo", "glpsol",
-    "highs", "scikit-learn", "torch-geometric", "g++", "nvcc", "cuda device", "cores", "memory",
+    "highs", "scikit-learn", "torch-geometric", "tensorboard", "g++", "nvcc", "cuda device", "cores", "memory",
 )  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def examine() -> list[Row]:
     """All rows, in the order of the table. Never raises: what goes wrong is a row's detail."""
     with ThreadPoolExecutor() as pool:
         probes = [pool.submit(_probe, names) for names in _PROBES]
-        rows = [_python(), _cores(), _memory(), *pool.map(_program, _PROGRAMS)]
+        rows = [_python(), _tensorboard(), _cores(), _memory(), *pool.map(_program, _PROGRAMS)]
         for probe in probes:
             rows += probe.result()
     return sorted(rows, key=lambda row: _ORDER.index(row.name))
@@ -202,6 +203,15 @@ def _python() -> Row:
         "3.11 or newer",
         "PYTHON=python3.11 make setup",
     )
+
+
+def _tensorboard() -> Row:
+    """Told without an import, which no training needs and which may bring all of TensorFlow with it."""
+    try:
+        state, version = "ok", metadata.version("tensorboard")
+    except metadata.PackageNotFoundError:
+        state, version = "missing", ""
+    return _row("tensorboard", state, version, "curves, where run.tensorboard = true", "pip install tensorboard")
 
 
 def _cores() -> Row:

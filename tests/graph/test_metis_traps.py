@@ -89,8 +89,8 @@ def test_a_star_of_many_leaves(balance: str, ranks: int) -> None:
     """One node outweighs all others together when edges are balanced."""
     graph = star(100_000)
     counts = sizes(graph, ranks, balance=balance, tries=1)
-    if balance == "nodes":  # with two constraints, METIS leaves a part of 1.4 (2 ranks) to 3.4 (7) times the mean here
-        assert counts.max() <= 1.1 * graph.num_nodes / ranks
+    if balance != "edges":  # with two constraints, METIS alone would leave 3.4 times the mean at 7 ranks
+        assert counts.max() <= {"nodes": 1.1, "train": 1.5}[balance] * -(-graph.num_nodes // ranks)
 
 
 def test_self_loops_and_repeats_are_not_given_to_metis() -> None:

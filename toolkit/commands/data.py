@@ -35,9 +35,7 @@ def _config(args: argparse.Namespace) -> configs.Config:
     if name.endswith(".toml"):
         return configs.load(name, args.set)
     own = name.endswith(".npz") or ("/" in name and Path(name).is_dir())
-    tables: dict[str, dict[str, object]] = {
-        "data": {"name": "file", "path": name} if own else {"name": name}
-    }
+    tables: dict[str, dict[str, object]] = {"data": {"name": "file", "path": name} if own else {"name": name}}
     for override in args.set:
         section, key, value = configs.parse_override(override)
         tables.setdefault(section, {})[key] = value

@@ -34,8 +34,7 @@ from toolkit.graph.messages import FAR
 from toolkit.graph.part import Part, build_parts
 from toolkit.graph.partition import assign
 
-CACHE_FORMAT = 3
-FLOAT32_BYTES = 4
+CACHE_FORMAT = 4
 META_KEYS = {"graph", "ranks", "rank", "settings", "cut_directed_edges", "tries", "kept_try", "sha256"}
 Say = Callable[[str], None]
 
@@ -110,7 +109,7 @@ def _write(graph: Graph, config: Config, ranks: int, folder: Path, say: Say) -> 
     exact = planning.make_plan(
         planning.layer_shapes(config.model, graph.num_features, graph.num_classes), frozenset(planning.STEPS)
     )
-    assignment = assign(graph, ranks, config.partition, planning.bytes_by_reach(exact, FLOAT32_BYTES))
+    assignment = assign(graph, ranks, config.partition, planning.bytes_by_reach(exact, planning.floats))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))

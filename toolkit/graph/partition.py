@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,8 @@ from toolkit.graph.data import Graph, IntArray
 from toolkit.graph.locality import undirected
 from toolkit.graph.messages import find_messages, hops_to_training
 
+log = logging.getLogger("bitring")
+LARGEST_SHARE = 1.5  # nodes of the largest part over an equal share, above which METIS is asked again
 SWAPS, SWAP_WORK = 32, 1 << 22  # larger numbers of parts: swaps taken, channels looked at for each
 EXHAUSTIVE_RANKS = 8  # up to here all (N-1)! numberings are tried: 5,040 at 8 ranks, 0.1 s
 
@@ -53,12 +57,13 @@ def assign(graph: Graph, ranks: int, settings: config.Partition, weight_by_reach
             "every rank needs a node; ask for fewer ranks"
         )
     hops = hops_to_training(graph)
-    candidates, tries = [], []
-    for seed, parts in _candidates(graph, ranks, settings):
+    candidates, tries, remarks = [], [], []
+    for seed, parts, remark in _candidates(graph, ranks, settings):
         channels = find_messages(graph, parts, hops).channel_sums(ranks, weight_by_reach)
         new_of_old = best_numbering(channels) if settings.numbering == "ring" else np.arange(ranks)
         old_of_new = np.argsort(new_of_old)
         candidates.append(new_of_old[parts])
+        remarks.append(remark)
         tries.append(
             Try(
                 seed=seed,
@@ -77,27 +82,57 @@ def assign(graph: Graph, ranks: int, settings: config.Partition, weight_by_reach
             else (tries[i].busiest_bytes, tries[i].total_bytes)
         ),
     )
+    if remarks[kept]:  # of the partition kept alone: a sentence, not one a try
+        log.warning("%s", remarks[kept])
     return Assignment(parts=candidates[kept], tries=tuple(tries), kept=kept)
 
 
-def _candidates(graph: Graph, ranks: int, settings: config.Partition) -> Iterator[tuple[int, IntArray]]:
+def _candidates(graph: Graph, ranks: int, settings: config.Partition) -> Iterator[tuple[int, IntArray, str]]:
+    """Seed, parts, and what is to be told where these parts are kept."""
     if ranks == 1:
-        yield settings.seed, np.zeros(graph.num_nodes, dtype=np.int64)
+        yield settings.seed, np.zeros(graph.num_nodes, dtype=np.int64), ""
     elif settings.method == "range":
-        yield settings.seed, range_parts(_balance_weights(graph, settings.balance), ranks)
+        yield settings.seed, range_parts(_balance_weights(graph, settings.balance), ranks), ""
     else:
         adjacency = undirected_pattern(graph) if settings.method == "metis" else None
         for seed in range(settings.seed, settings.seed + settings.tries):
             if adjacency is None:
-                yield seed, random_parts(graph.num_nodes, ranks, seed)
+                yield seed, random_parts(graph.num_nodes, ranks, seed), ""
             else:
-                yield seed, metis_parts(graph, adjacency, ranks, settings, seed)
+                yield seed, *even_parts(graph, adjacency, ranks, settings, seed)
 
 
 def undirected_pattern(graph: Graph) -> sp.csr_matrix:
     """The adjacency of a graph that METIS may be given."""
     targets = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
     return undirected(graph.indices, targets, graph.num_nodes)
+
+
+def even_parts(
+    graph: Graph, adjacency: sp.csr_matrix, ranks: int, settings: config.Partition, seed: int
+) -> tuple[IntArray, str]:
+    """metis_parts, with nodes alone where balancing training nodes as well fails; and a sentence on it, or none.
+
+    Two constraints are too many for METIS on some graphs (a star, hubs; objective = "volume" over many parts): it
+    then leaves one part several times too large, in nodes and mostly in training nodes too, without a word.
+    """
+    parts = metis_parts(graph, adjacency, ranks, settings, seed)
+    if settings.balance != "train" or (both := largest_share(parts, ranks)) <= LARGEST_SHARE:
+        return parts, ""
+    other = metis_parts(graph, adjacency, ranks, dataclasses.replace(settings, balance="nodes"), seed)
+    alone = largest_share(other, ranks)
+    parts, which = (other, "latter") if alone < both else (parts, "former")
+    remedy = "" if min(both, alone) <= LARGEST_SHARE else '; partition.method = "random" makes equal parts'
+    return parts, (
+        f'with nodes and training nodes balanced (partition.balance = "train") METIS gives the largest of {ranks} '
+        f"parts {both:.2f} times an equal share of the nodes, over the limit of {LARGEST_SHARE}, and with nodes alone "
+        f"{alone:.2f} times: the {which} is kept{remedy}"
+    )
+
+
+def largest_share(parts: IntArray, ranks: int) -> float:
+    """Nodes of the largest part over an equal share rounded up: 1 is the least that any partition has."""
+    return float(np.bincount(parts, minlength=ranks).max() / -(-len(parts) // ranks))
 
 
 def metis_parts(graph: Graph, adjacency: sp.csr_matrix, ranks: int, settings: config.Partition, seed: int) -> IntArray:

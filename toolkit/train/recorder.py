@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.metadata
 import json
@@ -10,7 +11,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +20,7 @@ import numpy as np
 from toolkit import config as configs
 from toolkit import launch
 from toolkit.errors import UserError
+from toolkit.train.board import Board
 
 log = logging.getLogger("bitring")
 METRICS_VERSION = 1
@@ -31,6 +32,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: configs.Config, ranks: int, notes: list[str]) -> None:
         self.path = path
+        self._board = _board(path, config)  # first: without tensorboard, no folder is left behind
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = lock(path)
@@ -55,7 +57,7 @@ class RunFolder:
     def reopen(cls, path: Path) -> RunFolder:
         """The folder of a run, held and left as it is; `go_on` before writing."""
         folder = cls.__new__(cls)
-        folder.path = path
+        folder.path, folder._board = path, None
         try:
             folder._lock = lock(path)
             folder._about = json.loads((path / "run.json").read_text(encoding="utf-8"))
@@ -68,6 +70,7 @@ class RunFolder:
 
     def go_on(self, config: configs.Config, ranks: int, epochs: int, metrics_bytes: int) -> None:
         """Back to the moment of a checkpoint, ``epochs`` and ``metrics_bytes``: later lines will be written again."""
+        self._board = _board(self.path, config)
         now = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "host": platform.node(), "ranks": ranks}
         self._about["resumed"].append(now | {"epochs": epochs})
         with self.guarded():
@@ -88,16 +91,20 @@ class RunFolder:
 
     def write(self, kind: str, **values: Any) -> None:
         """One object a line; NaN (a split without nodes) becomes null."""
-        line = {"schema_version": METRICS_VERSION, "kind": kind, **_plain(values)}
+        values = _plain(values)
+        line = {"schema_version": METRICS_VERSION, "kind": kind, **values}
         with self.guarded():
             self._metrics.write(json.dumps(line) + "\n")
+            if self._board is not None and kind == "epoch":
+                self._board.add(values)
 
     def close(self) -> None:
-        with self.guarded():
-            self._metrics.close()
-            self._lock.close()
+        with self.guarded(), contextlib.ExitStack() as stack:  # each is closed, whatever the others say
+            for opened in (self._lock, self._metrics, self._board):
+                if opened is not None:
+                    stack.callback(opened.close)
 
-    @contextmanager
+    @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """A full or vanished disk is told in a sentence; what was written before stays."""
         try:
@@ -142,6 +149,10 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def _board(path: Path, config: configs.Config) -> Board | None:
+    return Board(path / "tensorboard") if config.run.tensorboard else None
 
 
 def default_run_dir(run: configs.Run) -> Path:

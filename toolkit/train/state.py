@@ -39,7 +39,7 @@ FORMAT, VERSION = "bitring checkpoint", 1
 FOLDER = "checkpoints"
 # May differ on resume: they change nothing that a run computes, or say how far it goes.
 FREE = {
-    "run": {"name", "out", "timeout_s", "grace_s"},
+    "run": {"name", "out", "timeout_s", "grace_s", "tensorboard"},
     "data": {"root", "path"},  # what lies there is compared by its content
     "partition": {"cache"},
     "train": {"epochs", "threads", "checkpoint_every", "keep_checkpoints"},
