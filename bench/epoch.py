@@ -11,6 +11,10 @@ process, same threads, same allocator settings; medians. Contestants:
                CSR, layer 0 aggregated once, dropout masks from random bytes, W first where it narrows
   bitring      this project, one rank
 
+Then where bitring's epoch goes: product (sparse), dense (BLAS), rest; and the sparse product [nodes x 256]
+alone, ours and torch's, as a share of the bandwidth limit: every row read once, every sum written once,
+the matrix read once, at the bandwidth of a copy of as many bytes.
+
 Needs $BITRING_DATA. Wide features are projected to 602 columns (coauthor_physics, wordnet), alike for all.
 """
 
@@ -31,12 +35,13 @@ from torch.nn import functional as F
 from bench.common import file_result
 from toolkit import config as configs
 from toolkit import report
+from toolkit.comm.ledger import by_stage
 from toolkit.comm.transport import Nothing
 from toolkit.comm.world import Solo
 from toolkit.graph import registry
 from toolkit.graph.data import Graph
 from toolkit.graph.part import whole
-from toolkit.nn.sparse import csr_tensor, gcn_coefficients, mean_coefficients
+from toolkit.nn.sparse import Csr, csr_tensor, gcn_coefficients, mean_coefficients
 from toolkit.train.process import keep_freed_memory
 from toolkit.train.trainer import Trainer
 
@@ -183,6 +188,40 @@ def measure(steps: dict[str, Step], repeats: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def split(step: Step, repeats: int) -> dict[str, float]:
+    """Seconds of an epoch of ours in sparse products, in BLAS, and in the rest (under the profiler)."""
+    ledger = step.trainer.ledger  # type: ignore[attr-defined]
+    ledger.take_seconds()
+    begin = time.perf_counter()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for epoch in range(repeats):
+            step(epoch)
+    total_s = (time.perf_counter() - begin) / repeats
+    blas = ("aten::mm", "aten::addmm", "aten::addmm_")
+    dense_s = sum(e.self_cpu_time_total for e in profile.key_averages() if e.key in blas) / 1e6 / repeats
+    stages = by_stage(ledger.take_seconds())
+    product_s = (stages["central"] + stages.get("marginal", 0.0)) / repeats
+    return {"product_s": product_s, "dense_s": dense_s, "rest_s": total_s - product_s - dense_s}
+
+
+def product_share(graph: Graph, kind: str, repeats: int) -> dict[str, float]:
+    """The product [n x 256] of ours and of torch: the share that each reaches of the bandwidth limit."""
+    part = whole(graph)
+    matrix = (gcn_coefficients(part) if kind == "gcn" else mean_coefficients(part)).astype(np.float32)
+    ours = Csr.of(matrix, torch.float32)
+    rows = torch.randn(graph.num_nodes, HIDDEN)
+    theirs = csr_tensor(ours.indptr, ours.indices.long(), ours.values, ours.shape)
+    least_bytes = 2 * rows.nbytes + 8 * matrix.nnz + 8 * graph.num_nodes  # a copy reads and writes as well
+    source, target = torch.ones(least_bytes // 8), torch.empty(least_bytes // 8)
+    contestants: dict[str, Step] = {
+        "copy": lambda _: target.copy_(source),
+        "bitring": lambda _: ours @ rows,
+        "torch": lambda _: torch.sparse.mm(theirs, rows),
+    }
+    median_s = measure(contestants, repeats)
+    return {who: median_s["copy"] / median_s[who] for who in ("bitring", "torch")}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -199,9 +238,18 @@ def main() -> int:
                 torch.set_num_threads(threads)
                 steps = {who: make(graph, kind) for who, make in CONTESTANTS.items() if who not in args.without}
                 median_s = measure(steps, args.repeats)
-                results.append({"graph": name, "kind": kind, "threads": threads, "median_s": median_s})
+                parts_s, shares = split(steps["bitring"], 3), product_share(graph, kind, args.repeats)
+                results.append(
+                    {"graph": name, "kind": kind, "threads": threads, "median_s": median_s}
+                    | {"split": parts_s, "product_share_of_bandwidth": shares}
+                )
                 print(
                     f"{name} {kind} {threads} threads: { ({k: report.seconds(v) for k, v in median_s.items()}) }",
+                    flush=True,
+                )
+                print(
+                    f"    of bitring's: { ({k[:-2]: report.seconds(v) for k, v in parts_s.items()}) }; product at "
+                    f"{shares['bitring']:.0%} of the bandwidth limit, torch's at {shares['torch']:.0%}",
                     flush=True,
                 )
     print()

@@ -6,6 +6,7 @@ communicator it is given.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import time
@@ -52,7 +53,7 @@ def everywhere(comm: MPI.Intracomm) -> bool:
     found = installed()
     if found:
         try:
-            pass
+            importlib.import_module("horovod.torch")
         except Exception as error:  # built against another torch, say
             logging.getLogger("bitring").warning("Horovod is installed and does not work (%s)", error)
             found = False
@@ -68,7 +69,9 @@ class HorovodAlltoall:
         self._hvd = start(comm)
         self._count = 0
 
-    def start(self, payload: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]) -> HorovodPending:
+    def start(
+        self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]
+    ) -> HorovodPending:
         largest = max(sum(send_bytes), sum(receive_bytes))
         if largest > INT32_MAX:
             raise UserError(

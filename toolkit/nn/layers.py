@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit.nn.attention import Edges, attend, merge
-from toolkit.nn.features import Rows, SparseRows, as_dense, project
+from toolkit.nn.features import NARROW, Rows, SparseRows, as_dense, project
 from toolkit.nn.passage import Passage
 
 LEAKY_SLOPE = 0.2  # Velickovic et al. 2018, section 2.1
@@ -48,8 +48,8 @@ class SAGELayer(nn.Module):
 
     def forward(self, rows_ND: Rows, passage: Passage) -> Tensor:
         aggregate = aggregate_linear(rows_ND, self.weight, passage)
-        if isinstance(rows_ND, Tensor):
-            return torch.addmm(aggregate, rows_ND, self.weight_self)
+        if isinstance(rows_ND, Tensor) and self.weight_self.shape[1] > NARROW:
+            return aggregate.addmm_(rows_ND, self.weight_self)  # a product nobody else holds
         return aggregate + project(rows_ND, self.weight_self)
 
 
