@@ -12,9 +12,9 @@
 extern "C" {
 #endif
 
-#define BITRING_ABI 1
+#define BITRING_ABI 2
 
-enum { BITRING_OK = 0, BITRING_BAD_ARGUMENT = 1 };
+enum { BITRING_OK = 0, BITRING_BAD_ARGUMENT = 1, BITRING_NOT_FINITE = 2, BITRING_NO_DEVICE = 3, BITRING_DEVICE_ERROR = 4 };
 
 /* BITRING_ABI of the library: the caller refuses another one. */
 int bitring_abi(void);
@@ -50,6 +50,61 @@ int bitring_epilogue_backward_f32(int64_t n, int64_t D, const float *grad, const
                                   const float *gamma, float scale, const float *out, const float *mean,
                                   const float *rstd, float *grad_z, float *grad_bias, float *grad_gamma,
                                   float *grad_beta, float *work, int threads);
+
+/* Bytes of the codes of a row of `entries`: ceil(entries bits / 8); for 32 bits, the floats themselves. */
+int64_t bitring_code_bytes(int64_t entries, int bits);
+
+/* Quantise `count` messages (rounding.h) into one buffer: gather, min/max, rounding, packing.
+ * Message i is row row[i] of x [*, D]: all of it (mask NULL, kept = D), or the `kept` entries at which row
+ * mask_row[i] of mask [*, D] is 1. It has bits[i] of 1, 2, 4, 8 or 32 (its floats as they are, no metadata);
+ * 4 bytes of metadata go to out + meta_place[i], its codes to out + code_place[i].
+ * where[i] and key: its noise. range (may be NULL): max - min of each message.
+ * BITRING_NOT_FINITE: message *bad, the first, holds a NaN or an infinity; *bad is -1 otherwise. */
+int bitring_quantise_f32(int64_t count, int64_t D, int64_t kept, const float *x, const int64_t *row,
+                         const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                         const int64_t *meta_place, const int64_t *code_place, const uint64_t *where, uint64_t key,
+                         uint8_t *out, float *range, int64_t *bad, int threads);
+int bitring_quantise_bf16(int64_t count, int64_t D, int64_t kept, const uint16_t *x, const int64_t *row,
+                          const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                          const int64_t *meta_place, const int64_t *code_place, const uint64_t *where, uint64_t key,
+                          uint8_t *out, float *range, int64_t *bad, int threads);
+
+/* Back again, into row row[i] of out [*, D]: written (zero where the mask is 0), or added with accumulate != 0.
+ * Messages of one row must stand together: group g is messages group_first[g] up to group_first[g + 1], added
+ * in that order. group_first NULL: every message is a group (groups = count), its row its own. */
+int bitring_dequantise_f32(int64_t count, int64_t D, int64_t kept, const uint8_t *in, const int64_t *row,
+                           const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                           const int64_t *meta_place, const int64_t *code_place, int64_t groups,
+                           const int64_t *group_first, int accumulate, float *out, int threads);
+
+/* The same on a CUDA device: libbitring_cuda.so (make -C cuda cuda), bit for bit what the CPU computes; and, for
+ * tests without a device, libbitring_emulated.so (make -C cuda emulated), where device pointers are the host's.
+ *
+ * Every pointer is of the current device; stream is a cudaStream_t, NULL the default one. A call allocates
+ * nothing and waits for nothing: what it returns tells of sizes, of pointers that are NULL, and of the launch
+ * (BITRING_DEVICE_ERROR: a later cudaGetLastError() won't report it again). D is at most 65536.
+ * The contents of bits, row, places and group_first lie on the device and are not checked: values that the
+ * CPU would refuse are undefined here.
+ * *bad must be -1 before quantise, and BITRING_NOT_FINITE is not returned: once the stream has come that far,
+ * *bad is -1 still, or the first message that holds a NaN or an infinity; codes of such messages are undefined.
+ * Several calls may share one `bad`: it then holds the least message number of all. */
+int bitring_cuda_abi(void);
+
+/* Devices of this machine. BITRING_NO_DEVICE, and *count = 0: none, or a driver older than the library's CUDA. */
+int bitring_cuda_device_count(int *count);
+
+int bitring_cuda_quantise_f32(int64_t count, int64_t D, int64_t kept, const float *x, const int64_t *row,
+                              const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                              const int64_t *meta_place, const int64_t *code_place, const uint64_t *where,
+                              uint64_t key, uint8_t *out, float *range, int64_t *bad, void *stream);
+int bitring_cuda_quantise_bf16(int64_t count, int64_t D, int64_t kept, const uint16_t *x, const int64_t *row,
+                               const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                               const int64_t *meta_place, const int64_t *code_place, const uint64_t *where,
+                               uint64_t key, uint8_t *out, float *range, int64_t *bad, void *stream);
+int bitring_cuda_dequantise_f32(int64_t count, int64_t D, int64_t kept, const uint8_t *in, const int64_t *row,
+                                const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                                const int64_t *meta_place, const int64_t *code_place, int64_t groups,
+                                const int64_t *group_first, int accumulate, float *out, void *stream);
 
 #ifdef __cplusplus
 }

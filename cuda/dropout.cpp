@@ -11,30 +11,16 @@
 
 #include "bitring.h"
 #include "dispatch.h"
+#include "keyed.h"
 
 namespace {
 
 constexpr int64_t kWidest = 1 << 16;  // columns: their hashes lie on the stack
 constexpr int64_t kRowsPerChunk = 64;
 
-BITRING_INLINE uint64_t mix(uint64_t state) {
-    state += 0x9E3779B97F4A7C15ull;
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EBull;
-    return state ^ (state >> 31);
-}
-
 BITRING_INLINE void hash_row(uint32_t low, uint32_t high, int64_t D, uint32_t column_bits, uint32_t *hashes) {
-    for (int64_t c = 0; c < D; ++c) {
-        uint32_t x = static_cast<uint32_t>(c) * 0x9E3779B9u ^ low;
-        x ^= x >> 16;
-        x *= 0x7FEB352Du;
-        x += high;
-        x ^= x >> 15;
-        x *= 0x846CA68Bu;
-        x ^= x >> 16;
-        hashes[c] = (x & ~column_bits) | static_cast<uint32_t>(c);
-    }
+    for (int64_t c = 0; c < D; ++c)
+        hashes[c] = (bitring::hash(low, high, static_cast<uint32_t>(c)) & ~column_bits) | static_cast<uint32_t>(c);
 }
 
 BITRING_INLINE int64_t count_up_to(const uint32_t *hashes, int64_t D, uint32_t threshold) {
@@ -64,7 +50,7 @@ BITRING_INLINE uint32_t find_threshold(const uint32_t *hashes, int64_t D, int64_
 BITRING_CLONES void mask_rows(int64_t first, int64_t past, int64_t D, int64_t kept, const int64_t *nodes, uint64_t key,
                               uint32_t column_bits, uint32_t *hashes, uint8_t *mask) {
     for (int64_t v = first; v < past; ++v) {
-        const uint64_t state = mix(static_cast<uint64_t>(nodes[v]) ^ key);
+        const uint64_t state = bitring::mix(static_cast<uint64_t>(nodes[v]) ^ key);
         hash_row(static_cast<uint32_t>(state), static_cast<uint32_t>(state >> 32), D, column_bits, hashes);
         const uint32_t threshold = find_threshold(hashes, D, kept);
         uint8_t *row = mask + v * D;

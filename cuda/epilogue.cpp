@@ -58,9 +58,9 @@ BITRING_CLONES void forward_rows(int64_t first, int64_t past, int64_t D, const f
         }
         if (mask) {
             const uint8_t *kept = mask + v * D;
-            for (int64_t c = 0; c < D; ++c) result[c] = result[c] > 0.0f && kept[c] ? result[c] * scale : 0.0f;
+            for (int64_t c = 0; c < D; ++c) result[c] = result[c] <= 0.0f || !kept[c] ? 0.0f : result[c] * scale;
         } else {
-            for (int64_t c = 0; c < D; ++c) result[c] = result[c] > 0.0f ? result[c] : 0.0f;
+            for (int64_t c = 0; c < D; ++c) result[c] = result[c] <= 0.0f ? 0.0f : result[c];  // a NaN stays one
         }
     }
 }

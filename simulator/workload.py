@@ -16,8 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-WORKLOAD_VERSION = 1
+WORKLOAD_VERSION = 2
 F64 = NDArray[np.float64]
+WIDTHS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # bits an entry may have on the wire
+META_BYTES = 4  # scale and zero-point of a quantised row
 
 
 class WorkloadError(ValueError):
@@ -38,8 +40,8 @@ class Exchange:
     layer: int
     direction: Literal["forward", "backward"]
     row_entries: int  # entries of a row that travel
-    bits: int  # bits of an entry on the wire
     rows: NDArray[np.int64]  # [N, N] messages, row the sender, column the receiver
+    bits: NDArray[np.uint8]  # [M] bits of an entry on the wire
     range_squared: F64  # [M]
     alpha_squared: F64  # [M]
     encode_s: F64  # [N] gather, select, write
@@ -49,8 +51,16 @@ class Exchange:
     marginal_s: F64  # [N] product over halo rows
 
     def channel_bytes(self) -> NDArray[np.int64]:
-        """[N, N] bytes on each channel, no metadata (unquantised rows carry none)."""
-        return self.rows * (-(-self.row_entries * self.bits // 8))
+        """[N, N] bytes on each channel, metadata included."""
+        ends = np.repeat(np.arange(self.rows.size), self.rows.ravel())
+        total = np.bincount(ends, message_bytes(self.row_entries, self.bits), self.rows.size)
+        return total.astype(np.int64).reshape(self.rows.shape)
+
+
+def message_bytes(entries: int, bits: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Bytes of messages of these widths: codes in whole bytes, and 4 of metadata up to 8 bits an entry."""
+    wide = bits.astype(np.int64)
+    return -(-entries * wide // 8) + np.where((wide > 0) & (wide <= 8), META_BYTES, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +84,7 @@ class Workload:
 
 _RANK_ARRAYS = ("held_s", "dense_s")
 _STAGES = ("encode_s", "flight_s", "central_s", "decode_s", "marginal_s")
-_EXCHANGE_ARRAYS = ("rows", "range_squared", "alpha_squared", *_STAGES)
+_EXCHANGE_ARRAYS = ("rows", "bits", "range_squared", "alpha_squared", *_STAGES)
 
 
 def save(workload: Workload, path: Path) -> None:
@@ -86,8 +96,7 @@ def save(workload: Workload, path: Path) -> None:
         "version": WORKLOAD_VERSION,
         **{key: value for key, value in asdict(workload).items() if key not in (*_RANK_ARRAYS, "exchanges")},
         "exchanges": [
-            {"layer": e.layer, "direction": e.direction, "row_entries": e.row_entries, "bits": e.bits}
-            for e in workload.exchanges
+            {"layer": e.layer, "direction": e.direction, "row_entries": e.row_entries} for e in workload.exchanges
         ],
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -132,12 +141,12 @@ def _check(workload: Workload, path: Path) -> None:
         where = f"{path}: layer {exchange.layer} {exchange.direction}"
         if exchange.direction not in ("forward", "backward"):
             raise WorkloadError(f"{where}: the direction must be forward or backward")
-        if not (0 < exchange.bits <= 64 and exchange.row_entries > 0):
-            raise WorkloadError(f"{where}: {exchange.row_entries} entries of {exchange.bits} bits are no row")
+        if exchange.row_entries < 1 or not np.isin(exchange.bits, WIDTHS).all():
+            raise WorkloadError(f"{where}: rows have 1 entry at least, of {', '.join(map(str, WIDTHS))} bits")
         if exchange.rows.shape != (n, n) or (exchange.rows < 0).any() or exchange.rows.diagonal().any():
             raise WorkloadError(f"{where}: rows must be {n} x {n} counts with an empty diagonal")
         messages = int(exchange.rows.sum())
-        for name in ("range_squared", "alpha_squared"):
+        for name in ("bits", "range_squared", "alpha_squared"):
             if getattr(exchange, name).shape != (messages,):
                 raise WorkloadError(
                     f"{where}: {name} has {len(getattr(exchange, name))} entries for {messages} messages"

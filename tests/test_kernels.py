@@ -207,3 +207,14 @@ def test_another_version_and_a_broken_library_are_not_used(tmp_path, monkeypatch
         monkeypatch.setenv("BITRING_KERNELS", str(path))
         assert native.library.__wrapped__() is None
     assert "version 99" in caplog.text and "can't be loaded" in caplog.text
+
+
+def test_the_epilogue_hides_no_nan():
+    rows = torch.randn(4, 40)
+    rows[2, 7] = torch.nan
+    norm = nn.LayerNorm(40)
+    with torch.no_grad():
+        ours = epilogue(rows, torch.zeros(40), norm, "relu", None)
+        plain = plain_epilogue(rows, torch.zeros(40), norm, "relu", None)
+    assert torch.equal(ours.isnan(), plain.isnan())
+    assert ours[2].isnan().all()

@@ -22,9 +22,9 @@ class Told:
     def __init__(self, inner, events):
         self.inner, self.events = inner, events
 
-    def start(self, payload, send_bytes, receive_bytes):
+    def start(self, payload, send_bytes, into, receive_bytes):
         self.events.append("post")
-        return ToldPending(self.inner.start(payload, send_bytes, receive_bytes), self.events)
+        return ToldPending(self.inner.start(payload, send_bytes, into, receive_bytes), self.events)
 
     def close(self):
         pass

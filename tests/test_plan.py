@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from toolkit import config as configs
 from toolkit.errors import UserError
-from toolkit.plan import STEPS, LayerShape, bytes_by_reach, layer_shapes, make_plan, parse_steps
+from toolkit.plan import STEPS, LayerShape, bytes_by_reach, floats, layer_shapes, make_plan, parse_steps
 from toolkit.traffic import flows, savings, total_bytes
 
 THREE = (
@@ -74,7 +74,7 @@ def test_unknown_plans_are_refused(text):
 
 def test_bytes_by_reach_equal_the_flows():
     plan = make_plan(THREE, parse_steps("exact"))
-    per_reach = bytes_by_reach(plan, 4)
+    per_reach = bytes_by_reach(plan, floats)
     # reach 0: both layers, there and back; reach 1: layer 1 alone; farther: nothing
     assert per_reach.tolist() == [2 * 4 * (128 + 41), 2 * 4 * 128, 0, 0]
 
@@ -89,13 +89,13 @@ def test_every_step_saves_and_predictions_agree(data, ranks):
     )
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     channels = rng.integers(0, 50, (ranks, ranks, 65)) * ~np.eye(ranks, dtype=bool)[:, :, None]
-    saved = savings(shapes, channels, 4)
+    saved = savings(shapes, channels, floats)
     totals = [s.total_bytes for s in saved]
     assert totals == sorted(totals, reverse=True)
     assert [s.step for s in saved] == ["paper", *STEPS]
     for text in ("exact", "paper", "kept+needed"):
         plan = make_plan(shapes, parse_steps(text))
-        weights = bytes_by_reach(plan, 4)
+        weights = bytes_by_reach(plan, floats)
         by_reach = channels.sum((0, 1))
         expected = sum(int(by_reach[r] * weights[min(r, layers)]) for r in range(65))
-        assert total_bytes(flows(plan.train, channels, 4)).sum() == expected
+        assert total_bytes(flows(plan.train, channels, floats)).sum() == expected

@@ -52,7 +52,8 @@ def events_of(semantics, monkeypatch, sizes=(0, 8, 8, 8)):
     events = []
     monkeypatch.setattr(rings, "wait_all", lambda requests: events.append(f"wait {len(requests)}"))
     ring = Ring(Listening(events), semantics)
-    ring.start(torch.zeros(sum(sizes), dtype=torch.uint8), sizes, sizes).wait()
+    payload, into = (torch.zeros(sum(sizes), dtype=torch.uint8) for _ in range(2))
+    ring.start(payload, sizes, into, sizes).wait()
     ring.close()
     return events
 
@@ -98,7 +99,7 @@ def test_buffers_are_views_of_the_flat_ones(monkeypatch):
 
     ring = Ring(Buffers([]), "posted")
     payload = torch.arange(6, dtype=torch.uint8)
-    arrived = ring.start(payload, (0, 1, 2, 3), (0, 3, 1, 2)).wait()
+    arrived = ring.start(payload, (0, 1, 2, 3), torch.empty(6, dtype=torch.uint8), (0, 3, 1, 2)).wait()
     assert seen == [(1, [0]), (2, [1, 2]), (3, [3, 4, 5])]
     assert arrived.tolist() == [1, 1, 1, 2, 3, 3]
     ring.close()

@@ -8,7 +8,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # The order in which the reader meets them; a module may import from its own group and the ones above.
 ORDER = [
-    ["toolkit", "toolkit.errors", "toolkit.config", "toolkit.keyed", "toolkit.report", "toolkit.programs"],
+    [
+        "toolkit",
+        "toolkit.errors",
+        "toolkit.config",
+        "toolkit.keyed",
+        "toolkit.rounding",
+        "toolkit.report",
+        "toolkit.programs",
+    ],
     ["toolkit.launch", "toolkit.selfcheck", "toolkit.methods", "toolkit.plan"],
     ["toolkit.graph"],
     ["toolkit.traffic", "toolkit.doctor"],

@@ -22,7 +22,7 @@ def sample():
                 layer=1,
                 direction="forward",
                 row_entries=5,
-                bits=32,
+                bits=np.full(5, 32, np.uint8),
                 rows=rows,
                 range_squared=np.arange(5.0),
                 alpha_squared=np.ones(5),
@@ -32,7 +32,7 @@ def sample():
                 layer=1,
                 direction="backward",
                 row_entries=5,
-                bits=2,
+                bits=np.array([2, 2, 8, 8, 32], np.uint8),
                 rows=rows.T,
                 range_squared=np.ones(5),
                 alpha_squared=np.ones(5),
@@ -49,11 +49,14 @@ def sample():
     )
 
 
-def test_bytes_round_each_row_up_to_whole_bytes():
+def test_bytes_round_each_row_up_to_whole_bytes_and_count_metadata():
     workload = sample()
     assert workload.exchanges[0].channel_bytes().tolist() == [[0, 60], [40, 0]]
-    assert workload.exchanges[1].channel_bytes().tolist() == [[0, 4], [6, 0]]  # 10 bits: 2 bytes
-    assert workload.epoch_bytes() == 110
+    assert workload.exchanges[1].channel_bytes().tolist() == [
+        [0, 2 * 6],
+        [2 * 9 + 20, 0],
+    ]  # 10 bits: 2 bytes, and 4 of metadata; 32: none
+    assert workload.epoch_bytes() == 150
 
 
 def test_it_comes_back_as_it_was(tmp_path):
@@ -86,7 +89,8 @@ def rewrite(path, change):
         (lambda h, a: a.update(held_s=np.zeros(3)), "held_s has shape"),
         (lambda h, a: a.update({"1.flight_s": np.array([0.1, np.nan])}), "seconds are finite"),
         (lambda h, a: a.update(dense_s=np.array([0.1, -1.0])), "seconds are finite"),
-        (lambda h, a: h["exchanges"][0].update(bits=0), "no row"),
+        (lambda h, a: h["exchanges"][0].update(row_entries=0), "1 entry at least"),
+        (lambda h, a: a.update({"0.bits": np.full(5, 5, np.uint8)}), "1 entry at least"),
         (lambda h, a: h["exchanges"][0].update(direction="up"), "forward or backward"),
         (lambda h, a: h.update(ranks=-1), "ranks is -1"),
         (lambda h, a: a.update({"0.rows": -a["0.rows"]}), "empty diagonal"),

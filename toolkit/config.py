@@ -45,6 +45,7 @@ class Run:
         10.0, "end the job when a rank is stopped, silent or out of step with the rest this long; 0: never"
     )
     grace_s: float = _f(60.0, "after SIGTERM, how long `bitring train -np` lets the ranks end their epoch and save")
+    tensorboard: bool = _f(False, "curves for TensorBoard too, in <run folder>/tensorboard (pip install tensorboard)")
 
     def __post_init__(self) -> None:
         least = f"run.timeout_s is {self.timeout_s}; give seconds >= 1, or 0 for no watch"
@@ -193,8 +194,27 @@ class Method:
     ring: Literal["posted", "rendezvous", "barrier"] = _f(
         "posted", "posted: all messages at once; rendezvous: round after round; barrier: rounds in step"
     )
-    codec: Literal["float32", "bfloat16"] = _f("float32", "how a row is written on the wire")
+    codec: Literal["float32", "bfloat16", "quantised"] = _f(
+        "float32", "how a row is written on the wire; quantised: stochastically rounded to few bits"
+    )
+    widths: Literal["fixed", "uniform"] = _f(
+        "fixed", "quantised: method.bits for every message, or each draws from 2, 4, 8 anew every period"
+    )
+    bits: Literal[1, 2, 4, 8, 32] = _f(4, "bits of an entry (codec quantised, widths fixed); 32: unquantised")
+    period: int = _f(50, "epochs between assignments of widths")
+    quantise_all: bool = _f(
+        False, "as the papers' systems do, quantise layer 0 and evaluation too; needs plan paper, and costs accuracy"
+    )
+    overlap: bool = _f(True, "let messages travel while the rows at home are aggregated; false: wait for them first")
     plan: str = _f("exact", "exact; paper; or steps of the exact plan joined by '+': once, kept, narrow, needed")
+
+    def __post_init__(self) -> None:
+        _in_range(self, "method", "period", 1, LARGEST)
+        _require(
+            not self.quantise_all or (self.codec == "quantised" and self.plan == "paper"),
+            f"method.quantise_all goes with codec quantised and plan paper, not {self.codec} and {self.plan}; "
+            "leave it out: layer 0 and evaluation are exact then",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +376,7 @@ ARTICLES = {int: "an integer", float: "a number", str: "a string", bool: "true o
 def _checked(value: Any, hint: Any, name: str, source: str) -> Any:
     if get_origin(hint) is Literal:
         choices = get_args(hint)
-        if value not in choices:
+        if value not in choices or type(value) is not type(choices[0]):  # true is 1 to Python
             raise UserError(f"{source}: {name} is {value!r}; {nearest(str(value), map(str, choices))}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

@@ -25,12 +25,18 @@ def mix64(*words: int) -> int:
     return state
 
 
-def row_keys(key: int, nodes: NDArray[np.int64]) -> tuple[U32, U32]:
-    """Two 32-bit keys for each node under ``key``: mix64(key, node), vectorised."""
-    state = (nodes.astype(np.uint64) ^ np.uint64(key)) + np.uint64(0x9E3779B97F4A7C15)
+def mix_array(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finaliser, entry by entry."""
+    state = words + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
+    mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
+    return mixed
+
+
+def row_keys(key: int, rows: NDArray[np.int64] | NDArray[np.uint64]) -> tuple[U32, U32]:
+    """Two 32-bit keys for each node or message id under ``key``."""
+    state = mix_array(rows.astype(np.uint64) ^ np.uint64(key))
     return (state & np.uint64(0xFFFFFFFF)).astype(np.uint32), (state >> np.uint64(32)).astype(np.uint32)
 
 

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ABI = 1
+ABI = 2
+STATUS_FUNCTIONS = (
+    "spmm_f32", "dropout_mask", "epilogue_f32", "epilogue_backward_f32", "quantise_f32", "quantise_bf16",
+    "dequantise_f32",
+)  # fmt: skip
 WIDEST_MASK = 1 << 16  # columns that the mask kernel takes
 BUILT = Path(__file__).resolve().parent.parent / "cuda" / "build" / "libbitring.so"
 
@@ -36,7 +40,9 @@ def library() -> ctypes.CDLL | None:
         logging.getLogger("bitring").warning("the kernels %s are of version %d, not %d: plain torch", path, found, ABI)
         return None
     loaded.bitring_epilogue_work.argtypes = [ctypes.c_int64, ctypes.c_int64]
-    for name in ("spmm_f32", "dropout_mask", "epilogue_f32", "epilogue_backward_f32"):
+    loaded.bitring_code_bytes.argtypes = [ctypes.c_int64, ctypes.c_int]
+    loaded.bitring_code_bytes.restype = ctypes.c_int64
+    for name in STATUS_FUNCTIONS:
         getattr(loaded, f"bitring_{name}").restype = ctypes.c_int
     loaded.bitring_epilogue_work.restype = ctypes.c_int64
     return loaded
@@ -49,9 +55,18 @@ def available(*tensors: Tensor) -> bool:
 
 def call(name: str, *arguments: Any) -> None:
     """Call ``bitring_<name>``: ints as int64, floats as float, contiguous tensors as pointers, None as NULL."""
+    check(name, status(name, *arguments))
+
+
+def status(name: str, *arguments: Any) -> int:
+    """The same, giving the kernel's error code."""
     loaded = library()
     assert loaded is not None
-    status = getattr(loaded, f"bitring_{name}")(*(_c(argument) for argument in arguments))
+    return int(getattr(loaded, f"bitring_{name}")(*(_c(argument) for argument in arguments)))
+
+
+def check(name: str, status: int) -> None:
+    """Raise where a kernel has refused its arguments: an error of ours."""
     if status != 0:
         raise RuntimeError(f"kernel {name} refused its arguments (status {status})")
 

@@ -16,7 +16,7 @@ Every subset gives the same loss and gradients, to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit import config as configs
+from toolkit import rounding
 from toolkit.errors import UserError, nearest
 from toolkit.keyed import kept_per_row
+from toolkit.rounding import DRAWN_FROM
 
 PassKind = Literal["train", "evaluate"]
 STEPS = ("once", "kept", "narrow", "needed")
@@ -55,6 +57,14 @@ class LayerStep:
     @property
     def kept_only(self) -> bool:
         return self.entries < self.width
+
+
+RowBytes = Callable[[LayerStep], float]  # bytes of one message of a step
+
+
+def floats(step: LayerStep) -> float:
+    """RowBytes of unquantised float32."""
+    return 4 * step.entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +126,24 @@ def steps_of(config: configs.Config) -> frozenset[str]:
     return steps - {"needed"} if config.model.norm == "batch" else steps
 
 
-def bytes_per_entry(config: configs.Config, kind: PassKind) -> int:
-    """Bytes of one entry on the wire. Evaluation is exact whatever the codec; float32 is as wide as the arithmetic."""
-    if kind == "train" and config.method.codec == "bfloat16":
-        return 2
-    return 8 if config.train.dtype == "float64" else 4
+def quantises(config: configs.Config, kind: PassKind, layer: int) -> bool:
+    """Whether a layer's rows are quantised: never layer 0's, nor evaluation's, unless that is asked for."""
+    method = config.method
+    return method.codec == "quantised" and (method.quantise_all or (kind == "train" and layer > 0))
+
+
+def message_bytes(config: configs.Config, kind: PassKind, step: LayerStep) -> float:
+    """Bytes of one message of a step; where widths are drawn, on average.
+
+    Evaluation is exact whatever the codec; float32 is as wide as the arithmetic.
+    """
+    method = config.method
+    if quantises(config, kind, step.layer):
+        widths = DRAWN_FROM if method.widths == "uniform" else (method.bits,)
+        return sum(rounding.message_bytes(step.entries, bits) for bits in widths) / len(widths)
+    if kind == "train" and method.codec == "bfloat16":
+        return 2 * step.entries
+    return (8 if config.train.dtype == "float64" else 4) * step.entries
 
 
 def _layer_step(shapes: Sequence[LayerShape], layer: int, steps: frozenset[str], *, training: bool) -> LayerStep:
@@ -142,14 +165,14 @@ def _layer_step(shapes: Sequence[LayerShape], layer: int, steps: frozenset[str],
     )
 
 
-def bytes_by_reach(plan: Plan, bytes_per_entry: int) -> NDArray[np.float64]:
+def bytes_by_reach(plan: Plan, row_bytes: RowBytes) -> NDArray[np.float64]:
     """Bytes that a message of reach 0, 1, .. L costs in a training epoch: [L + 1], the last for all farther."""
     reach = np.arange(len(plan.train) + 1)
     total = np.zeros(len(reach))
     for step in plan.train:
         if step.sends != "nothing":
             travels = np.ones(len(reach), dtype=np.bool_) if step.max_reach is None else reach <= step.max_reach
-            total += travels * (step.entries * bytes_per_entry * (2 if step.backward else 1))
+            total += travels * (row_bytes(step) * (2 if step.backward else 1))
     return total
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.graph.partition import busiest
-from toolkit.plan import STEPS, LayerShape, LayerStep, make_plan
+from toolkit.plan import STEPS, LayerShape, LayerStep, RowBytes, make_plan
 
 Channels = NDArray[np.int64]  # [N, N, R] rows from sender to receiver of each reach (graph/cache.py)
 
@@ -24,19 +24,19 @@ class Flow:
     num_bytes: NDArray[np.int64]  # [N, N]
 
 
-def flows(steps: tuple[LayerStep, ...], channels: Channels, bytes_per_entry: int) -> list[Flow]:
+def flows(steps: tuple[LayerStep, ...], channels: Channels, row_bytes: RowBytes) -> list[Flow]:
     """Everything that one pass sends: forward layers ascending, then backward descending."""
-    found = []
-    for step in steps:
-        rows = rows_of(step, channels)
-        found.append(Flow(step=step, direction="forward", rows=rows, num_bytes=rows * step.entries * bytes_per_entry))
-    for step in reversed(steps):
-        if step.backward:
-            rows = rows_of(step, channels).T
-            found.append(
-                Flow(step=step, direction="backward", rows=rows, num_bytes=rows * step.entries * bytes_per_entry)
-            )
-    return found
+    found = [_flow(step, "forward", rows_of(step, channels), row_bytes) for step in steps]
+    return found + [
+        _flow(step, "backward", rows_of(step, channels).T, row_bytes) for step in reversed(steps) if step.backward
+    ]
+
+
+def _flow(
+    step: LayerStep, direction: Literal["forward", "backward"], rows: NDArray[np.int64], row_bytes: RowBytes
+) -> Flow:
+    num_bytes = np.rint(rows * row_bytes(step)).astype(np.int64)  # whole, but for the average of drawn widths
+    return Flow(step=step, direction=direction, rows=rows, num_bytes=num_bytes)
 
 
 def rows_of(step: LayerStep, channels: Channels) -> NDArray[np.int64]:
@@ -62,12 +62,12 @@ class Saving:
     busiest_bytes: int
 
 
-def savings(shapes: tuple[LayerShape, ...], channels: Channels, bytes_per_entry: int) -> list[Saving]:
+def savings(shapes: tuple[LayerShape, ...], channels: Channels, row_bytes: RowBytes) -> list[Saving]:
     """The papers' plan, then one step after the other."""
     found = []
     for taken in range(len(STEPS) + 1):
         plan = make_plan(shapes, frozenset(STEPS[:taken]))
-        per_channel = total_bytes(flows(plan.train, channels, bytes_per_entry))
+        per_channel = total_bytes(flows(plan.train, channels, row_bytes))
         found.append(
             Saving(
                 step="paper" if taken == 0 else STEPS[taken - 1],

@@ -3,9 +3,11 @@
 import argparse
 import dataclasses
 import json
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from simulator import workload as workloads
 from toolkit import config as configs
@@ -15,7 +17,7 @@ from toolkit.commands.train import train
 from toolkit.errors import UserError
 from toolkit.graph import cache, registry
 from toolkit.graph.part import whole
-from toolkit.plan import bytes_per_entry, plan_of
+from toolkit.plan import floats, message_bytes, plan_of
 from toolkit.traffic import flows, total_bytes
 from toolkit.train.loop import train_seed
 from toolkit.train.trainer import Trainer, make_transport
@@ -43,12 +45,21 @@ def partition_of(world, config):
 
 
 @pytest.mark.parametrize("plan", ["exact", "paper", "kept", "once+narrow"])
-@pytest.mark.parametrize(("codec", "dtype"), [("float32", "float32"), ("bfloat16", "float32"), ("float32", "float64")])
+@pytest.mark.parametrize(
+    ("codec", "dtype"),
+    [
+        ({"codec": "float32"}, "float32"),
+        ({"codec": "bfloat16"}, "float32"),
+        ({"codec": "float32"}, "float64"),
+        ({"codec": "quantised", "bits": 2}, "float32"),
+        ({"codec": "quantised", "bits": 32}, "float32"),
+    ],
+)
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
 def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, dtype, kind):
     config = configuration(
         shared_tmp,
-        method={"plan": plan, "codec": codec},
+        method={"plan": plan, "quantise_all": plan == "paper" and codec["codec"] == "quantised"} | codec,
         model={"kind": kind, "input_dropout": 0.2},
         train={"dtype": dtype},
     )
@@ -62,7 +73,7 @@ def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, dty
     transport.close()
     made = plan_of(config, part.num_features, part.num_classes)
     for kind_of_pass, steps, times in (("train", made.train, 3), ("evaluate", made.evaluate, 1)):
-        for flow in flows(steps, partition.channels, bytes_per_entry(config, kind_of_pass)):
+        for flow in flows(steps, partition.channels, partial(message_bytes, config, kind_of_pass)):
             counted = trainer.ledger.sent.get((kind_of_pass, flow.step.layer, flow.direction))
             predicted = times * flow.num_bytes[world.rank]
             assert (counted is None and not predicted.any()) or counted.tolist() == predicted.tolist()
@@ -73,8 +84,78 @@ def test_bytes_counted_equal_bytes_predicted(world, shared_tmp, plan, codec, dty
     assert trainer.ledger.weight_gradient_bytes == (3 * trainer.gradient_bytes if world.size > 1 else 0)
 
 
-def test_the_same_run_twice_gives_the_same_bits(world, shared_tmp):
-    config = configuration(shared_tmp)
+def test_bytes_of_drawn_widths(world, shared_tmp):
+    """The average predicts them within a few percent; what both ends draw is the same, or decoding would fail."""
+    config = configuration(shared_tmp, method={"codec": "quantised", "widths": "uniform", "period": 2})
+    partition = partition_of(world, config)
+    part = partition.load(world.rank)
+    transport = make_transport(world, config.method)
+    trainer = Trainer(part, config, world, transport)
+    drawn = []
+    for epoch in range(4):
+        trainer.step(epoch)
+        way = trainer.engine.ways["train", 1][1]["forward"].out
+        drawn.append(way.bits.tolist())
+        assert set(drawn[-1]) <= {2, 4, 8}
+    transport.close()
+    if len(drawn[0]) > 20:
+        assert drawn[0] == drawn[1] != drawn[2] == drawn[3]
+    plan = plan_of(config, part.num_features, part.num_classes)
+    predicted = 4 * total_bytes(flows(plan.train, partition.channels, partial(message_bytes, config, "train")))
+    told = world.gather((trainer.ledger.phase_bytes("train"), part.num_inner))
+    if told is not None and world.size > 1:
+        assert sum(sent for sent, _ in told) == pytest.approx(predicted.sum(), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+def test_32_bits_equal_vanilla_bit_for_bit(world, shared_tmp, kind):
+    weights = set()
+    for method in ({"codec": "float32"}, {"codec": "quantised", "bits": 32}):
+        config = configuration(shared_tmp, method=method, model={"kind": kind}, train={"epochs": 4})
+        part = partition_of(world, config).load(world.rank)
+        transport = make_transport(world, config.method)
+        trainer = train_seed(part, config, world, transport, 0, None).trainer
+        transport.close()
+        weights.add(b"".join(p.detach().numpy().tobytes() for p in trainer.parameters))
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("transport_name", ["ring", "horovod"])
+def test_quantised_training_learns(world, shared_tmp, kind, transport_name):
+    """Two bits, every hidden layer both ways: close to float32 in accuracy, and not equal to it."""
+    found = []
+    for method in ({"codec": "float32"}, {"codec": "quantised", "bits": 2, "transport": transport_name}):
+        config = configuration(shared_tmp, method=method, model={"kind": kind}, train={"epochs": 25})
+        part = partition_of(world, config).load(world.rank)
+        transport = make_transport(world, config.method)
+        result = train_seed(part, config, world, transport, 0, None).result
+        transport.close()
+        assert result.replicas_agree
+        found.append(result)
+    exact, rounded = (result.best.scores["test"].accuracy for result in found)
+    assert rounded > exact - 0.05
+    if world.size > 1:
+        assert found[1].train_bytes < 0.25 * found[0].train_bytes
+        assert found[1].best.scores["test"].loss != found[0].best.scores["test"].loss
+
+
+def test_a_row_that_is_not_finite_is_named(world, shared_tmp):
+    if world.size == 1:
+        pytest.skip("one rank sends nothing")
+    config = configuration(shared_tmp, method={"codec": "quantised", "bits": 4})
+    part = partition_of(world, config).load(world.rank)
+    transport = make_transport(world, config.method)
+    trainer = Trainer(part, config, world, transport)
+    with torch.no_grad():
+        trainer.parameters[0][0, 0] = float("nan")
+    with pytest.raises(UserError, match=rf"rank {world.rank}, epoch 1, layer 1, forward: the row of node \d+ holds"):
+        trainer.step(0)
+
+
+@pytest.mark.parametrize("codec", [{"codec": "float32"}, {"codec": "quantised", "widths": "uniform", "period": 3}])
+def test_the_same_run_twice_gives_the_same_bits(world, shared_tmp, codec):
+    config = configuration(shared_tmp, method=codec)
     part = partition_of(world, config).load(world.rank)
     weights = []
     for _ in range(2):
@@ -138,7 +219,7 @@ def test_a_run_folder(world, shared_tmp, capsys):
     assert workload.epoch_bytes() == seeds[-1]["train_bytes"], "the recorded workload moves what the run moved"
     assert sum(np.sum(line["sent_bytes"]) for line in sent) == 12 * seeds[-1]["train_bytes"]
     partition = cache.ensure(config, world.size)
-    predicted = total_bytes(flows(plan_of(config, 64, 10).train, partition.channels, 4))
+    predicted = total_bytes(flows(plan_of(config, 64, 10).train, partition.channels, floats))
     assert sum(e.channel_bytes() for e in workload.exchanges).tolist() == predicted.tolist()
     for exchange in workload.exchanges:
         assert (exchange.alpha_squared > 0).all()

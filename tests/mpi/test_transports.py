@@ -41,7 +41,8 @@ def test_bytes_arrive(world, transport, largest):
     for seed in range(5):
         counts = sizes(world.size, seed, largest)
         payload = torch.cat([content(world.rank, r, counts[world.rank, r]) for r in range(world.size)])
-        pending = transport.start(payload, counts[world.rank].tolist(), counts[:, world.rank].tolist())
+        into = torch.empty(int(counts[:, world.rank].sum()), dtype=torch.uint8)
+        pending = transport.start(payload, counts[world.rank].tolist(), into, counts[:, world.rank].tolist())
         expected = torch.cat([content(s, world.rank, counts[s, world.rank]) for s in range(world.size)])
         assert torch.equal(pending.wait(), expected)
         assert pending.flight_s() >= 0
@@ -52,7 +53,7 @@ def test_long_messages_go_in_pieces(world, monkeypatch):
     ring = Ring(world.comm, "posted")
     counts = [0 if r == world.rank else 12_345 for r in range(world.size)]
     payload = torch.cat([content(world.rank, r, counts[r]) for r in range(world.size)])
-    arrived = ring.start(payload, counts, counts).wait()
+    arrived = ring.start(payload, counts, torch.empty_like(payload), counts).wait()
     assert torch.equal(arrived, torch.cat([content(s, world.rank, counts[s]) for s in range(world.size)]))
     ring.close()
 

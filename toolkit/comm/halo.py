@@ -16,7 +16,6 @@ Autograd runs later-made nodes first, so backward is the mirror image of forward
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,38 +26,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from toolkit import native
-from toolkit.comm.codec import Codec
+from toolkit.comm.codec import Codec, NotFiniteError
+from toolkit.comm.layout import Layout, Route
 from toolkit.comm.ledger import Direction, Ledger, Phase
 from toolkit.comm.position import begin_exchange
-from toolkit.comm.transport import Pending, Transport
+from toolkit.comm.transport import Arrived, Pending, Transport
+from toolkit.errors import UserError
 from toolkit.graph.part import Part
-from toolkit.keyed import dropout_mask, kept_per_row, mask_key
-from toolkit.plan import LayerStep, travelling
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Route:
-    """Which rows one rank sends and receives in one layer step."""
-
-    send_rows: Tensor  # [m'] local numbers of inner nodes, by receiver
-    send_counts: tuple[int, ...]  # [N] rows to each receiver
-    halo_slots: Tensor  # [h'] which halo rows arrive, by sender
-    receive_counts: tuple[int, ...]  # [N] rows from each sender
-    num_halo: int
-
-
-def make_route(part: Part, step: LayerStep) -> Route:
-    """The rows of ``part`` that travel in ``step``."""
-    sends, receives = travelling(part.send_reach, step), travelling(part.halo_reach, step)
-    ranks = np.arange(part.ranks)
-    receivers, senders = np.repeat(ranks, part.send_counts), np.repeat(ranks, part.halo_counts)
-    return Route(
-        send_rows=torch.from_numpy(part.send_rows[sends]),
-        send_counts=tuple(np.bincount(receivers[sends], minlength=part.ranks).tolist()),
-        halo_slots=torch.from_numpy(np.flatnonzero(receives)),
-        receive_counts=tuple(np.bincount(senders[receives], minlength=part.ranks).tolist()),
-        num_halo=part.num_halo,
-    )
+from toolkit.keyed import dropout_mask, kept_per_row, mask_key, mix64
+from toolkit.plan import LayerStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +61,7 @@ def make_masks(part: Part, step: LayerStep, route: Route, width: int, seed: int,
         return None
     halo_nodes = part.halo_nodes
     if step.sends != "nothing":
-        halo_nodes = halo_nodes[route.halo_slots.numpy()] if step.kept_only else halo_nodes[:0]
+        halo_nodes = route.borrowed.nodes if step.kept_only else halo_nodes[:0]
 
     def mask(nodes: NDArray[np.int64]) -> Tensor:
         return keyed_mask(seed, epoch, step.layer, nodes, width, kept)
@@ -115,9 +91,28 @@ class _Drop(torch.autograd.Function):
 
 
 class RangeTrace(Protocol):
-    """Told the rows that travel, when somebody wants their ranges (the workload recorder)."""
+    """Told max - min of every row that travels, when somebody wants it: [m], in the order of the listing."""
 
-    def __call__(self, step: LayerStep, backward: bool, rows: Tensor) -> None: ...
+    def __call__(self, step: LayerStep, direction: Direction, ranges: Tensor) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Way:
+    """One direction of one layer's exchange at one rank."""
+
+    out: Layout
+    into: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What the noise of a pass is keyed by."""
+
+    seed: int
+    epoch: int
+
+    def key(self, phase: Phase, layer: int, direction: Direction) -> int:
+        return mix64(self.seed, 0x0B, self.epoch, phase == "evaluate", layer, direction == "backward")
 
 
 class Crossing:
@@ -131,26 +126,27 @@ class Crossing:
         self,
         *,
         step: LayerStep,
-        route: Route,
+        num_halo: int,
+        ways: dict[Direction, Way],
         masks: Masks | None,
         transport: Transport,
         codec: Codec,
+        noise: Noise,
         ledger: Ledger,
         phase: Phase,
+        rank: int,
+        overlap: bool = True,
         trace: RangeTrace | None = None,
     ) -> None:
-        self._step, self._route = step, route
-        self._transport, self._codec, self._ledger, self._phase = transport, codec, ledger, phase
-        self._trace = trace
+        self._step, self._num_halo, self._ways, self._rank = step, num_halo, ways, rank
+        self._transport, self._codec, self._noise = transport, codec, noise
+        self._ledger, self._phase, self._overlap, self._trace = ledger, phase, overlap, trace
+        kept = masks is not None and step.kept_only
+        self._own_masks: Tensor | None = masks.inner if masks is not None and kept else None
+        self._halo_masks: Tensor | None = masks.halo if masks is not None and kept else None
         self._pending: Pending | None = None
         self._dtype = torch.float32
         self._token = torch.empty(0)
-        self._send_columns: Tensor | None = None
-        self._halo_columns: Tensor | None = None
-        if masks is not None and step.kept_only:
-            with ledger.stage("masks", step.layer):
-                self._send_columns = _kept_columns(masks.inner[route.send_rows], step.entries)
-                self._halo_columns = _kept_columns(masks.halo, step.entries)
 
     def depart(self, rows: Tensor) -> Tensor:
         """Post the rows that others need; give this rank's own back. [n, D] -> [n, D]."""
@@ -168,78 +164,64 @@ class Crossing:
     # What the two autograd nodes do, in the order of the picture above.
 
     def forward_depart(self, rows: Tensor) -> Tensor:
-        route = self._route
-        with self._stage("encode"):
-            wire = rows.index_select(0, route.send_rows)
-            if self._send_columns is not None:
-                wire = wire.gather(1, self._send_columns)
-        self._post(wire, route.send_counts, route.receive_counts, backward=False)
+        self._post(rows, self._own_masks, "forward")
         return rows.view_as(rows)
 
     def forward_arrive(self) -> Tensor:
-        route, step = self._route, self._step
-        wire = self._collect(step.entries)
-        with self._stage("decode"):
-            halo = torch.zeros(route.num_halo, step.width, dtype=self._dtype)
-            if self._halo_columns is not None:
-                wire = torch.zeros(len(wire), step.width, dtype=self._dtype).scatter_(1, self._halo_columns, wire)
-            halo[route.halo_slots] = wire
+        payload = self._wait("forward")
+        with self._stage("decode", "forward"):
+            layout = self._ways["forward"].into
+            make = torch.empty if len(layout) == self._num_halo else torch.zeros  # decoding writes whole rows
+            halo = make(self._num_halo, self._step.width, dtype=self._dtype)
+            self._codec.decode(payload, self._halo_masks, layout, halo, add=False)
         return halo
 
     def backward_depart(self, halo_errors: Tensor) -> None:
-        if not self._step.backward:
-            return
-        with self._stage("encode", backward=True):
-            wire = halo_errors.index_select(0, self._route.halo_slots)
-            if self._halo_columns is not None:
-                wire = wire.gather(1, self._halo_columns)
-        self._post(wire, self._route.receive_counts, self._route.send_counts, backward=True)
+        if self._step.backward:
+            self._post(halo_errors, self._halo_masks, "backward")
 
     def backward_arrive(self, local_errors: Tensor) -> Tensor:
-        errors = local_errors
-        if self._step.backward:
-            wire = self._collect(self._step.entries, backward=True)
-            with self._stage("decode", backward=True):
-                if self._send_columns is not None:
-                    wire = torch.zeros(len(wire), self._step.width, dtype=wire.dtype).scatter_(
-                        1, self._send_columns, wire
-                    )
-                errors = errors.index_add(0, self._route.send_rows, wire)
+        if not self._step.backward:
+            return local_errors
+        payload, layout = self._wait("backward"), self._ways["backward"].into
+        if len(layout) == 0:
+            return local_errors
+        with self._stage("decode", "backward"):
+            errors = local_errors.clone(memory_format=torch.contiguous_format)
+            self._codec.decode(payload, self._own_masks, layout, errors, add=True)
         return errors
 
-    def _stage(self, name: str, *, backward: bool = False) -> AbstractContextManager[None]:
-        return self._ledger.stage(name, self._step.layer, _direction(backward))
+    def _stage(self, name: str, direction: Direction) -> AbstractContextManager[None]:
+        return self._ledger.stage(name, self._step.layer, direction)
 
-    def _post(self, wire: Tensor, counts: Sequence[int], back: Sequence[int], *, backward: bool) -> None:
-        row_bytes = self._codec.row_bytes(self._step.entries)
-        bytes_to, bytes_from = [c * row_bytes for c in counts], [c * row_bytes for c in back]
-        self._ledger.count(self._phase, self._step.layer, _direction(backward), bytes_to)
-        begin_exchange(self._phase, self._step.layer, _direction(backward))
-        if self._trace is not None:
-            self._trace(self._step, backward, wire)
-        with self._stage("encode", backward=backward):
-            payload = self._codec.encode(wire)
-        self._pending = self._transport.start(payload, bytes_to, bytes_from)
+    def _post(self, rows: Tensor, masks: Tensor | None, direction: Direction) -> None:
+        step, way = self._step, self._ways[direction]
+        self._ledger.count(self._phase, step.layer, direction, way.out.bytes_by_peer)
+        begin_exchange(self._phase, step.layer, direction)
+        ranges = None if self._trace is None else torch.zeros(len(way.out))
+        with self._stage("encode", direction):
+            try:
+                key = self._noise.key(self._phase, step.layer, direction)
+                payload = self._codec.encode(rows, masks, way.out, key, ranges)
+            except NotFiniteError as error:
+                raise UserError(
+                    f"rank {self._rank}, epoch {self._noise.epoch + 1}, layer {step.layer}, {direction}: {error}; "
+                    "training diverged: lower train.lr or scale the features (data.feature_norm)"
+                ) from None
+        if self._trace is not None and ranges is not None:
+            self._trace(step, direction, ranges)
+        self._pending = self._transport.start(payload, way.out.bytes_by_peer, way.into.buffer, way.into.bytes_by_peer)
+        if not self._overlap:
+            with self._stage("wait", direction):
+                self._pending = Arrived(self._pending.wait(), self._pending.flight_s())
 
-    def _collect(self, entries: int, *, backward: bool = False) -> Tensor:
+    def _wait(self, direction: Direction) -> Tensor:
         assert self._pending is not None, "arrive() without depart()"
-        with self._stage("wait", backward=backward):
+        with self._stage("wait", direction):
             payload = self._pending.wait()
-        self._ledger.seconds["flight", self._step.layer, _direction(backward)] += self._pending.flight_s()
+        self._ledger.seconds["flight", self._step.layer, direction] += self._pending.flight_s()
         self._pending = None
-        with self._stage("decode", backward=backward):
-            return self._codec.decode(payload, entries, self._dtype)
-
-
-def _kept_columns(masks: Tensor, kept: int) -> Tensor:
-    """Column numbers of the kept entries of each row: [rows, kept]."""
-    rows, columns = masks.shape
-    places = np.flatnonzero(masks.numpy()).reshape(rows, kept)  # twelve times faster than a nonzero of two columns
-    return torch.from_numpy(places - columns * np.arange(rows)[:, None])
-
-
-def _direction(backward: bool) -> Direction:
-    return "backward" if backward else "forward"
+        return payload
 
 
 class _Depart(torch.autograd.Function):

@@ -50,11 +50,12 @@ class Ring:
         self._semantics = semantics
         self._driver = ThreadPoolExecutor(1, thread_name_prefix="ring")
 
-    def start(self, payload: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]) -> RingPending:
-        arrived = torch.empty(sum(receive_bytes), dtype=torch.uint8)
+    def start(
+        self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]
+    ) -> RingPending:
         sends = torch.split(payload, list(send_bytes))
-        receives = torch.split(arrived, list(receive_bytes))
-        return RingPending(self._driver.submit(self._drive, sends, receives), arrived)
+        receives = torch.split(into, list(receive_bytes))
+        return RingPending(self._driver.submit(self._drive, sends, receives), into)
 
     def close(self) -> None:
         self._driver.shutdown()

@@ -7,9 +7,9 @@ go where is known to both ends beforehand (the plan), so nothing but payload tra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -26,13 +26,32 @@ class Pending(Protocol):
 
 
 class Transport(Protocol):
-    """Starts exchanges. Every rank starts the same ones in the same order, one at a time."""
+    """Starts exchanges. Every rank starts the same ones in the same order, one at a time.
+
+    Bytes arrive in ``into``, uint8 of their total size, or in a buffer of the transport's own.
+    """
 
     name: str
 
-    def start(self, payload: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]) -> Pending: ...
+    def start(
+        self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]
+    ) -> Pending: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """An exchange that is over."""
+
+    payload: Tensor
+    seconds: float
+
+    def wait(self) -> Tensor:
+        return self.payload
+
+    def flight_s(self) -> float:
+        return self.seconds
 
 
 class Nothing:
@@ -40,16 +59,8 @@ class Nothing:
 
     name = "none"
 
-    def start(self, payload: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]) -> Pending:
-        return _Arrived()
+    def start(self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]) -> Pending:
+        return Arrived(into, 0.0)
 
     def close(self) -> None:
         pass
-
-
-class _Arrived:
-    def wait(self) -> Tensor:
-        return torch.empty(0, dtype=torch.uint8)
-
-    def flight_s(self) -> float:
-        return 0.0

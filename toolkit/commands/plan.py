@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit import config as configs
+from toolkit import methods, report
 from toolkit import plan as planning
-from toolkit import report
 from toolkit.commands.common import check_ranks, log, read_config, start_logging
 from toolkit.graph import cache
 from toolkit.graph.partition import busiest
@@ -40,11 +41,11 @@ def run_plan(args: argparse.Namespace) -> int:
     graph = partition.meta["graph"]
     plan = planning.plan_of(config, graph["features"], graph["classes"])
     found = {
-        "train": flows(plan.train, partition.channels, planning.bytes_per_entry(config, "train")),
-        "evaluate": flows(plan.evaluate, partition.channels, planning.bytes_per_entry(config, "evaluate")),
+        "train": flows(plan.train, partition.channels, partial(planning.message_bytes, config, "train")),
+        "evaluate": flows(plan.evaluate, partition.channels, partial(planning.message_bytes, config, "evaluate")),
     }
     shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
-    saved = savings(shapes, partition.channels, planning.bytes_per_entry(config, "train"))
+    saved = savings(shapes, partition.channels, partial(planning.message_bytes, config, "train"))
     if args.json:
         print(json.dumps(_plan_json(found, saved, partition), indent=1))
         return 0
@@ -62,7 +63,7 @@ def run_partition(args: argparse.Namespace) -> int:
     config, partition = _prepare(args)
     meta, graph = partition.meta, partition.meta["graph"]
     plan = planning.plan_of(config, graph["features"], graph["classes"])
-    per_channel = total_bytes(flows(plan.train, partition.channels, planning.bytes_per_entry(config, "train")))
+    per_channel = total_bytes(flows(plan.train, partition.channels, partial(planning.message_bytes, config, "train")))
     if args.json:
         print(
             json.dumps(
@@ -123,7 +124,7 @@ def _heading(config: configs.Config, partition: cache.CachedPartition, what: str
     graph = partition.meta["graph"]
     return (
         f"{graph['name']}: {graph['nodes']:,} nodes over {partition.meta['ranks']} ranks, {what}, "
-        f"{config.model.kind} {config.model.layers} layers x {config.model.hidden}, {config.method.codec}"
+        f"{config.model.kind} {config.model.layers} layers x {config.model.hidden}, {methods.codec_text(config.method)}"
     )
 
 

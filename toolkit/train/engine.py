@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from toolkit.comm import codec as codecs
-from toolkit.comm.halo import Crossing, RangeTrace, Route, make_masks, make_route
-from toolkit.comm.ledger import Ledger
+from toolkit.comm.halo import Crossing, Noise, RangeTrace, Way, make_masks
+from toolkit.comm.layout import Layout, Listing, Route, make_layout, make_route
+from toolkit.comm.ledger import Direction, Ledger
 from toolkit.comm.transport import Transport
+from toolkit.comm.widths import UNTOUCHED, Widths
 from toolkit.errors import UserError
 from toolkit.graph.data import Features
 from toolkit.graph.part import Part
@@ -68,13 +70,17 @@ class Engine:
     transport: Transport
     ledger: Ledger
     codec: codecs.Codec
+    widths: Widths
     dtype: torch.dtype
+    quantise_all: bool = False  # layer 0 and evaluation too
+    overlap: bool = True
     trace: RangeTrace | None = None
     adjacency: Adjacency = field(init=False)
     features: Rows = field(init=False)  # [n, D]
     halo_features: Rows | None = field(init=False, default=None)  # [h, D] where layer 0 is held
     aggregated: Tensor | None = field(init=False, default=None)  # [n, D] layer 0 without dropout
     routes: dict[tuple[PassKind, int], Route] = field(init=False)
+    ways: dict[tuple[PassKind, int], tuple[int, dict[Direction, Way]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.adjacency = Adjacency.of(self.part, self.kind, self.dtype)
@@ -88,14 +94,21 @@ class Engine:
 
     def _hold_layer_0(self) -> None:
         """Layer 0's rows never change: exchange them once, and where no mask touches them, aggregate them once."""
-        part, wire_codec = self.part, codecs.exact(self.dtype)
-        row_bytes = wire_codec.row_bytes(part.num_features)
-        bytes_to = [int(count) * row_bytes for count in part.send_counts]
-        self.ledger.count("setup", 0, "forward", bytes_to)
-        sent = part.features[part.send_rows]
-        payload = wire_codec.encode(self._dense(sent))
-        pending = self.transport.start(payload, bytes_to, [int(count) * row_bytes for count in part.halo_counts])
-        halo_features = wire_codec.decode(pending.wait(), part.num_features, self.dtype)
+        part, codec = self.part, codecs.exact(self.dtype)
+        everything = LayerStep(
+            layer=0, sends="inputs", width=part.num_features, entries=part.num_features, dropout=0.0, backward=False,
+            max_reach=None,
+        )  # fmt: skip
+        route = make_route(part, everything)
+        out, into = (
+            make_layout(listing, UNTOUCHED.bits(listing, 0, "forward", 0), part.num_features, codec.sizes)
+            for listing in (route.lent, route.borrowed)
+        )
+        self.ledger.count("setup", 0, "forward", out.bytes_by_peer)
+        sent = self._dense(part.features[part.send_rows])
+        payload = sent.contiguous().view(-1).view(torch.uint8)
+        pending = self.transport.start(payload, out.bytes_by_peer, into.buffer, into.bytes_by_peer)
+        halo_features = pending.wait().view(self.dtype).view(-1, part.num_features)
         local, halo = self.adjacency.local, self.adjacency.halo
         if isinstance(self.features, SparseRows):
             self.halo_features = SparseRows.of(sp.csr_matrix(halo_features.numpy()), self.dtype)
@@ -124,12 +137,16 @@ class Engine:
         else:
             crossing = Crossing(
                 step=step,
-                route=route,
+                num_halo=route.num_halo,
+                ways=self._ways(step, kind, epoch),
                 masks=masks if step.sends == "inputs" else None,
                 transport=self.transport,
-                codec=self.codec if kind == "train" else codecs.exact(self.dtype),
+                codec=self._codec(step, kind),
+                noise=Noise(seed=seed, epoch=epoch),
                 ledger=self.ledger,
                 phase=kind,
+                rank=self.part.rank,
+                overlap=self.overlap,
                 trace=self.trace if kind == "train" else None,
             )
             rows = Crossed(crossing)
@@ -142,6 +159,32 @@ class Engine:
             ledger=self.ledger,
             aggregated=aggregated,
         )
+
+    def _codec(self, step: LayerStep, kind: PassKind) -> codecs.Codec:
+        """Layer 0's rows are the features, or close to them, and evaluation decides: exact, unless asked."""
+        lossy = self.quantise_all or (kind == "train" and (step.layer > 0 or self.codec.name != "quantised"))
+        codec: codecs.Codec = self.codec if lossy else codecs.exact(self.dtype)
+        return codec
+
+    def _ways(self, step: LayerStep, kind: PassKind, epoch: int) -> dict[Direction, Way]:
+        """The layouts in force, made anew when the widths change."""
+        codec = self._codec(step, kind)
+        widths = self.widths if codec is self.codec else UNTOUCHED
+        period, ways = self.ways.get((kind, step.layer), (-1, {}))
+        if period == widths.period(epoch):
+            return ways
+        route = self.routes[kind, step.layer]
+
+        def layout(listing: Listing, direction: Direction, *, grouped: bool = False) -> Layout:
+            bits = widths.bits(listing, step.layer, direction, epoch)
+            return make_layout(listing, bits, step.entries, codec.sizes, grouped=grouped)
+
+        ways = {"forward": Way(out=layout(route.lent, "forward"), into=layout(route.borrowed, "forward"))}
+        if step.backward:
+            into = layout(route.lent, "backward", grouped=True)
+            ways["backward"] = Way(out=layout(route.borrowed, "backward"), into=into)
+        self.ways[kind, step.layer] = widths.period(epoch), ways
+        return ways
 
     def _dense(self, features: Features) -> Tensor:
         """Dense rows in the run's arithmetic; UserError where they can't fit."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import config as configs
-from toolkit import launch, report
+from toolkit import launch, methods, report
 from toolkit import plan as planning
 from toolkit.graph import cache
 from toolkit.traffic import savings
@@ -53,7 +53,7 @@ def describe(
     mean = float(np.mean([getattr(result.best.scores["test"], chosen) for result in results]))
     judged = [] if chosen in ("accuracy", "macro_f1") else [(f"test {chosen}", report.percent(mean))]
     at = at.replace("best validation", "best validation" + ("" if chosen == "accuracy" else f" {chosen}"))
-    how = f"{method.name}: {method.transport}, {method.codec}, {method.plan} plan"
+    how = f"{method.name}: {method.transport}, {methods.codec_text(method)}, {method.plan} plan"
     size, edges = f"{graph['nodes']:,}", f"{graph['directed_edges']:,}"
     pairs = [
         ("graph", f"{graph['name']}: {size} nodes, {edges} directed edges, {graph['classes']} classes"),
@@ -74,7 +74,7 @@ def describe(
 def _communication(config: configs.Config, partition: cache.CachedPartition, last: SeedResult) -> list[tuple[str, str]]:
     graph = partition.meta["graph"]
     shapes = planning.layer_shapes(config.model, graph["features"], graph["classes"])
-    paper = savings(shapes, partition.channels, planning.bytes_per_entry(config, "train"))[0].total_bytes
+    paper = savings(shapes, partition.channels, planning.floats)[0].total_bytes
     wait, reduce, flight = (last.stage_s[stage] for stage in ("wait", "weight_gradients", "flight"))
     all_told = last.train_bytes + last.evaluate_bytes / config.train.eval_every
     return [
@@ -91,7 +91,8 @@ def _communication(config: configs.Config, partition: cache.CachedPartition, las
         ),
         (
             "",
-            f"(the papers' plan sends {report.num_bytes(paper)} in training: {report.ratio(paper, last.train_bytes)})",
+            f"(the papers' plan in float32 sends {report.num_bytes(paper)} in training: "
+            f"{report.ratio(paper, last.train_bytes)})",
         ),
         (
             "bytes besides",

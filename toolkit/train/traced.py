@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from simulator.workload import Exchange, Workload
+from toolkit.comm.codec import Plain
+from toolkit.comm.layout import Layout
 from toolkit.comm.ledger import Direction, StageKey
 from toolkit.comm.world import World
 from toolkit.graph.part import Part
@@ -29,9 +30,8 @@ class RangeRecorder:
     def __init__(self) -> None:
         self.traced: dict[RowKey, NDArray[np.float64]] = {}
 
-    def __call__(self, step: LayerStep, backward: bool, rows: Tensor) -> None:
-        spread = (rows.amax(1) - rows.amin(1)).double() if len(rows) else torch.zeros(0, dtype=torch.float64)
-        self.traced[step.layer, "backward" if backward else "forward"] = spread.square().numpy()
+    def __call__(self, step: LayerStep, direction: Direction, ranges: Tensor) -> None:
+        self.traced[step.layer, direction] = ranges.double().square().numpy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class RankRecord:
     """What rank 0 needs of every rank."""
 
     traced: dict[RowKey, NDArray[np.float64]]  # by receiver
+    bits: dict[RowKey, NDArray[np.uint8]]  # by receiver
     alphas: dict[int, NDArray[np.float64]]  # per layer, of the rows received, by sender
     send_counts: dict[int, tuple[int, ...]]
     receive_counts: dict[int, tuple[int, ...]]
@@ -83,11 +84,23 @@ def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
     routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
     return RankRecord(
         traced=recorder.traced,
+        bits={
+            (step.layer, direction): _wire_bits(trainer, way.out)
+            for step in engine.plan.train
+            for direction, way in engine.ways.get(("train", step.layer), (0, {}))[1].items()
+        },
         alphas={step.layer: alpha_squared(trainer.part, coefficients, step) for step in engine.plan.train},
-        send_counts={layer: route.send_counts for layer, route in routes.items()},
-        receive_counts={layer: route.receive_counts for layer, route in routes.items()},
+        send_counts={layer: route.lent.counts for layer, route in routes.items()},
+        receive_counts={layer: route.borrowed.counts for layer, route in routes.items()},
         seconds=seconds,
     )
+
+
+def _wire_bits(trainer: Trainer, layout: Layout) -> NDArray[np.uint8]:
+    codec = trainer.engine.codec
+    if isinstance(codec, Plain):
+        return np.full(len(layout), 8 * codec.dtype.itemsize, np.uint8)
+    return layout.bits.numpy()
 
 
 def _halo_coefficients(part: Part, kind: str) -> sp.csr_matrix | None:
@@ -130,7 +143,7 @@ def _exchange(trainer: Trainer, everyone: list[RankRecord], step: LayerStep, dir
         layer=layer,
         direction=direction,
         row_entries=step.entries,
-        bits=8 * trainer.engine.codec.row_bytes(1),
+        bits=np.concatenate([record.bits[layer, direction] for record in everyone]),
         rows=rows if direction == "forward" else rows.T.copy(),
         range_squared=np.concatenate([record.traced[layer, direction] for record in everyone]),
         alpha_squared=alphas,

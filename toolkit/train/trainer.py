@@ -15,6 +15,7 @@ from toolkit import config as configs
 from toolkit import methods
 from toolkit import plan as planning
 from toolkit.comm import codec as codecs
+from toolkit.comm import widths
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.reduce import gradient_sum
 from toolkit.comm.transport import Nothing, Transport
@@ -55,7 +56,10 @@ class Trainer:
             transport=transport,
             ledger=self.ledger,
             codec=codecs.make(config.method.codec, dtype),
+            widths=widths.make(config.method, self.seed),
+            quantise_all=config.method.quantise_all,
             dtype=dtype,
+            overlap=config.method.overlap,
         )
         self.network = Network(config.model, part.num_features, part.num_classes, self.seed, world).to(dtype)
         self.parameters = list(self.network.parameters())

@@ -1,0 +1,296 @@
+/* Quantised messages on the CPU: gather, min/max, rounding and packing in one pass over the rows, and back.
+ *
+ * Codes of b bits are planar within a row: byte k of B = ceil(e b / 8) holds columns k, k + B, k + 2B, ...,
+ * the first in its lowest bits. So every load is contiguous, for any e.
+ */
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "bitring.h"
+#include "dispatch.h"
+#include "rounding.h"
+
+namespace {
+
+using namespace bitring;
+
+constexpr int64_t kWidest = 1 << 16;   // entries: a row lies on the stack
+constexpr int64_t kMessagesPerChunk = 64;
+constexpr int64_t kLanes = 16;
+constexpr int64_t kAhead = 4;          // messages whose rows are prefetched
+
+/* What a message is made of; see bitring.h. */
+struct Messages {
+    int64_t count, D, kept;
+    const int64_t *row;
+    const uint8_t *mask;
+    const int64_t *mask_row;
+    const uint8_t *bits;
+    const int64_t *meta_place, *code_place;
+};
+
+BITRING_INLINE float load(const float *x) { return *x; }
+BITRING_INLINE float load(const uint16_t *x) { return float_of(static_cast<uint32_t>(*x) << 16); }
+
+/* The kept entries of a row, close together. */
+template <typename T>
+BITRING_INLINE void compress(const T *row, const uint8_t *mask, int64_t D, float *entries) {
+    int64_t count = 0;
+    for (int64_t c = 0; c < D; ++c) {
+        entries[count] = load(row + c);
+        count += mask[c];
+    }
+}
+
+/* Least and largest entry; whether all are finite. */
+BITRING_INLINE bool range_of(const float *entries, int64_t e, float *low, float *high) {
+    float lows[kLanes], highs[kLanes];
+    uint32_t largest[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) lows[i] = highs[i] = entries[0], largest[i] = 0;
+    const int64_t whole = e / kLanes * kLanes;
+    for (int64_t c = 0; c < whole; c += kLanes)
+        for (int64_t i = 0; i < kLanes; ++i) {
+            const float h = entries[c + i];
+            lows[i] = h < lows[i] ? h : lows[i];
+            highs[i] = h > highs[i] ? h : highs[i];
+            largest[i] = std::max(largest[i], bits_of(h) & kMagnitude);
+        }
+    for (int64_t c = whole; c < e; ++c) {
+        lows[0] = entries[c] < lows[0] ? entries[c] : lows[0];
+        highs[0] = entries[c] > highs[0] ? entries[c] : highs[0];
+        largest[0] = std::max(largest[0], bits_of(entries[c]) & kMagnitude);
+    }
+    for (int64_t i = 1; i < kLanes; ++i) {
+        lows[0] = lows[i] < lows[0] ? lows[i] : lows[0];
+        highs[0] = highs[i] > highs[0] ? highs[i] : highs[0];
+        largest[0] = std::max(largest[0], largest[i]);
+    }
+    *low = lows[0];
+    *high = highs[0];
+    return largest[0] < kExponent;
+}
+
+template <int kBits>
+BITRING_INLINE void pack(const float *entries, int64_t e, const Scale &scale, uint64_t state, uint8_t *codes) {
+    constexpr int kPlanes = 8 / kBits;
+    constexpr float kLevels = static_cast<float>((1 << kBits) - 1);
+    const int64_t B = code_bytes(e, kBits), full = std::max<int64_t>(0, e - (kPlanes - 1) * B);
+    const uint32_t low = static_cast<uint32_t>(state), high = static_cast<uint32_t>(state >> 32);
+    for (int64_t k = 0; k < full; ++k) {
+        uint32_t byte = 0;
+        for (int p = 0; p < kPlanes; ++p) {
+            const int64_t c = k + p * B;
+            byte |= quantise(entries[c], scale, kLevels, hash(low, high, static_cast<uint32_t>(c))) << (p * kBits);
+        }
+        codes[k] = static_cast<uint8_t>(byte);
+    }
+    for (int64_t k = full; k < B; ++k) {
+        uint32_t byte = 0;
+        for (int p = 0; p < kPlanes; ++p) {
+            const int64_t c = k + p * B;
+            if (c >= e) break;
+            byte |= quantise(entries[c], scale, kLevels, hash(low, high, static_cast<uint32_t>(c))) << (p * kBits);
+        }
+        codes[k] = static_cast<uint8_t>(byte);
+    }
+}
+
+template <int kBits>
+BITRING_INLINE void unpack(const uint8_t *codes, int64_t e, const Restore &restore, float *entries) {
+    constexpr int kPlanes = 8 / kBits;
+    constexpr uint32_t kLevels = (1u << kBits) - 1;
+    const int64_t B = code_bytes(e, kBits);
+    for (int p = 0; p < kPlanes; ++p) {
+        const int64_t past = std::min(B, e - p * B);
+        float *plane = entries + p * B;
+        for (int64_t k = 0; k < past; ++k)
+            plane[k] = dequantise((static_cast<uint32_t>(codes[k]) >> (p * kBits)) & kLevels, restore);
+    }
+}
+
+template <typename T>
+BITRING_INLINE int64_t quantise_messages(int64_t first, int64_t past, const Messages &m, const T *x,
+                                         const uint64_t *where, uint64_t key, uint8_t *out, float *range, float *entries) {
+    int64_t bad = -1;
+    for (int64_t i = first; i < past; ++i) {
+        if (i + kAhead < past) {
+            const T *next = x + m.row[i + kAhead] * m.D;
+            for (int64_t c = 0; c < m.D; c += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(next + c);
+        }
+        const T *row = x + m.row[i] * m.D;
+        const float *source = entries;
+        if (m.mask) compress(row, m.mask + m.mask_row[i] * m.D, m.D, entries);
+        else if constexpr (sizeof(T) == 4) source = row;
+        else
+            for (int64_t c = 0; c < m.D; ++c) entries[c] = load(row + c);
+        float low, high;
+        if (!range_of(source, m.kept, &low, &high) && bad < 0) bad = i;
+        if (range) range[i] = high - low;
+        uint8_t *codes = out + m.code_place[i];
+        const int bits = m.bits[i];
+        if (bits == 32) {
+            std::memcpy(codes, source, static_cast<size_t>(m.kept) * 4);
+            continue;
+        }
+        const Scale scale = scale_of(low, high, bits);
+        std::memcpy(out + m.meta_place[i], &scale.meta, kMetaBytes);
+        if (scale.constant) {
+            std::memset(codes, 0, static_cast<size_t>(code_bytes(m.kept, bits)));
+            codes[0] = static_cast<uint8_t>(scale.last_bit);
+            continue;
+        }
+        const uint64_t state = mix(where[i] ^ key);
+        switch (bits) {
+            case 1: pack<1>(source, m.kept, scale, state, codes); break;
+            case 2: pack<2>(source, m.kept, scale, state, codes); break;
+            case 4: pack<4>(source, m.kept, scale, state, codes); break;
+            default: pack<8>(source, m.kept, scale, state, codes);
+        }
+    }
+    return bad;
+}
+
+BITRING_CLONES int64_t quantise_f32(int64_t first, int64_t past, const Messages &m, const float *x, const uint64_t *where,
+                                    uint64_t key, uint8_t *out, float *range, float *entries) {
+    return quantise_messages(first, past, m, x, where, key, out, range, entries);
+}
+
+BITRING_CLONES int64_t quantise_bf16(int64_t first, int64_t past, const Messages &m, const uint16_t *x,
+                                     const uint64_t *where, uint64_t key, uint8_t *out, float *range, float *entries) {
+    return quantise_messages(first, past, m, x, where, key, out, range, entries);
+}
+
+/* One message's entries as floats. */
+BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t *in, float *entries) {
+    const uint8_t *codes = in + m.code_place[i];
+    const int bits = m.bits[i];
+    if (bits == 32) {
+        std::memcpy(entries, codes, static_cast<size_t>(m.kept) * 4);
+        return;
+    }
+    uint32_t meta;
+    std::memcpy(&meta, in + m.meta_place[i], kMetaBytes);
+    const Restore restore = restore_of(meta, codes[0]);
+    if (restore.constant) {
+        for (int64_t c = 0; c < m.kept; ++c) entries[c] = restore.zero;
+        return;
+    }
+    switch (bits) {
+        case 1: unpack<1>(codes, m.kept, restore, entries); break;
+        case 2: unpack<2>(codes, m.kept, restore, entries); break;
+        case 4: unpack<4>(codes, m.kept, restore, entries); break;
+        default: unpack<8>(codes, m.kept, restore, entries);
+    }
+}
+
+BITRING_CLONES void dequantise_groups(int64_t first, int64_t past, const Messages &m, const int64_t *group_first,
+                                      const uint8_t *in, int accumulate, float *out, float *entries) {
+    for (int64_t g = first; g < past; ++g)
+        for (int64_t i = group_first ? group_first[g] : g; i < (group_first ? group_first[g + 1] : g + 1); ++i) {
+            float *row = out + m.row[i] * m.D;
+            if (!m.mask && !accumulate) {
+                restore_message(i, m, in, row);
+                continue;
+            }
+            restore_message(i, m, in, entries);
+            if (!m.mask) {
+                for (int64_t c = 0; c < m.D; ++c) row[c] += entries[c];
+                continue;
+            }
+            const uint8_t *mask = m.mask + m.mask_row[i] * m.D;
+            int64_t count = 0;
+            if (accumulate)
+                for (int64_t c = 0; c < m.D; ++c) {
+                    const float value = entries[count];
+                    row[c] += mask[c] ? value : 0.0f;
+                    count += mask[c];
+                }
+            else
+                for (int64_t c = 0; c < m.D; ++c) {
+                    const float value = entries[count];
+                    row[c] = mask[c] ? value : 0.0f;
+                    count += mask[c];
+                }
+        }
+}
+
+bool sane(const Messages &m, const void *x, const void *wire, int threads) {
+    if (m.count < 0 || m.D < 1 || m.D > kWidest || m.kept < 1 || m.kept > m.D || threads < 1) return false;
+    if (m.count == 0) return true;
+    if (m.mask ? !m.mask_row : m.kept != m.D) return false;
+    if (!x || !wire || !m.row || !m.bits || !m.meta_place || !m.code_place) return false;
+    for (int64_t i = 0; i < m.count; ++i) {
+        const int b = m.bits[i];
+        if (b != 1 && b != 2 && b != 4 && b != 8 && b != 32) return false;
+        if (m.row[i] < 0 || m.code_place[i] < 0 || (b != 32 && m.meta_place[i] < 0)) return false;
+        if (m.mask && m.mask_row[i] < 0) return false;
+    }
+    return true;
+}
+
+template <typename T, typename Run>
+int quantise_all(const Messages &m, const T *x, const uint64_t *where, uint8_t *out, int64_t *bad, int threads, Run run) {
+    if (!sane(m, x, out, threads) || !bad || (m.count && !where)) return BITRING_BAD_ARGUMENT;
+    const int64_t chunks = (m.count + kMessagesPerChunk - 1) / kMessagesPerChunk;
+    int64_t worst = m.count;
+#pragma omp parallel num_threads(threads) if (chunks > 1) reduction(min : worst)
+    {
+        float entries[kWidest + 1];  // compress() writes one past the last kept entry
+#pragma omp for schedule(static)
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+            const int64_t found =
+                run(chunk * kMessagesPerChunk, std::min(m.count, (chunk + 1) * kMessagesPerChunk), entries);
+            if (found >= 0) worst = std::min(worst, found);
+        }
+    }
+    *bad = worst == m.count ? -1 : worst;
+    return worst == m.count ? BITRING_OK : BITRING_NOT_FINITE;
+}
+
+}  // namespace
+
+extern "C" int64_t bitring_code_bytes(int64_t entries, int bits) {
+    return bits == 32 ? 4 * entries : code_bytes(entries, bits);
+}
+
+extern "C" int bitring_quantise_f32(int64_t count, int64_t D, int64_t kept, const float *x, const int64_t *row,
+                                    const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                                    const int64_t *meta_place, const int64_t *code_place, const uint64_t *where,
+                                    uint64_t key, uint8_t *out, float *range, int64_t *bad, int threads) {
+    const Messages m = {count, D, kept, row, mask, mask_row, bits, meta_place, code_place};
+    return quantise_all(m, x, where, out, bad, threads, [&](int64_t first, int64_t past, float *entries) {
+        return quantise_f32(first, past, m, x, where, key, out, range, entries);
+    });
+}
+
+extern "C" int bitring_quantise_bf16(int64_t count, int64_t D, int64_t kept, const uint16_t *x, const int64_t *row,
+                                     const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                                     const int64_t *meta_place, const int64_t *code_place, const uint64_t *where,
+                                     uint64_t key, uint8_t *out, float *range, int64_t *bad, int threads) {
+    const Messages m = {count, D, kept, row, mask, mask_row, bits, meta_place, code_place};
+    return quantise_all(m, x, where, out, bad, threads, [&](int64_t first, int64_t past, float *entries) {
+        return quantise_bf16(first, past, m, x, where, key, out, range, entries);
+    });
+}
+
+extern "C" int bitring_dequantise_f32(int64_t count, int64_t D, int64_t kept, const uint8_t *in, const int64_t *row,
+                                      const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
+                                      const int64_t *meta_place, const int64_t *code_place, int64_t groups,
+                                      const int64_t *group_first, int accumulate, float *out, int threads) {
+    const Messages m = {count, D, kept, row, mask, mask_row, bits, meta_place, code_place};
+    if (!sane(m, out, in, threads) || groups < 0 || (group_first ? group_first[groups] != count : groups != count))
+        return BITRING_BAD_ARGUMENT;
+    const int64_t chunks = (groups + kMessagesPerChunk - 1) / kMessagesPerChunk;
+#pragma omp parallel num_threads(threads) if (chunks > 1)
+    {
+        float entries[kWidest + 1];
+        entries[kept] = 0.0f;  // looked at, never used, behind the last kept entry
+#pragma omp for schedule(static)
+        for (int64_t chunk = 0; chunk < chunks; ++chunk)
+            dequantise_groups(chunk * kMessagesPerChunk, std::min(groups, (chunk + 1) * kMessagesPerChunk), m, group_first,
+                              in, accumulate, out, entries);
+    }
+    return BITRING_OK;
+}
