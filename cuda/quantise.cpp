@@ -31,6 +31,12 @@ struct Messages {
     const int64_t *meta_place, *code_place;
 };
 
+/* A thread's scratch, on its stack. */
+struct Work {
+    float entries[kWidest + 1];      // compress() writes one past the last kept entry
+    uint8_t codes[kWidest + 8 * 16]; // whole planes and whole lanes
+};
+
 BITRING_INLINE float load(const float *x) { return *x; }
 BITRING_INLINE float load(const uint16_t *x) { return float_of(static_cast<uint32_t>(*x) << 16); }
 
@@ -62,57 +68,63 @@ BITRING_INLINE bool range_of(const float *entries, int64_t e, float *low, float 
         highs[0] = entries[c] > highs[0] ? entries[c] : highs[0];
         largest[0] = std::max(largest[0], bits_of(entries[c]) & kMagnitude);
     }
-    for (int64_t i = 1; i < kLanes; ++i) {
-        lows[0] = lows[i] < lows[0] ? lows[i] : lows[0];
-        highs[0] = highs[i] > highs[0] ? highs[i] : highs[0];
-        largest[0] = std::max(largest[0], largest[i]);
-    }
+    for (int64_t half = kLanes / 2; half > 0; half /= 2)
+        for (int64_t i = 0; i < half; ++i) {
+            lows[i] = lows[i + half] < lows[i] ? lows[i + half] : lows[i];
+            highs[i] = highs[i + half] > highs[i] ? highs[i + half] : highs[i];
+            largest[i] = std::max(largest[i], largest[i + half]);
+        }
     *low = lows[0];
     *high = highs[0];
     return largest[0] < kExponent;
 }
 
-template <int kBits>
-BITRING_INLINE void pack(const float *entries, int64_t e, const Scale &scale, uint64_t state, uint8_t *codes) {
-    constexpr int kPlanes = 8 / kBits;
-    constexpr float kLevels = static_cast<float>((1 << kBits) - 1);
-    const int64_t B = code_bytes(e, kBits), full = std::max<int64_t>(0, e - (kPlanes - 1) * B);
+/* Codes of `kCount` entries, from column `first` on: four vectors at a time hide each other's latencies. */
+template <int64_t kCount>
+BITRING_INLINE void round_lanes(const float *entries, int64_t first, const Scale &scale, float levels, uint32_t low,
+                                uint32_t high, uint8_t *codes) {
+    for (int64_t i = 0; i < kCount; ++i)
+        codes[i] = static_cast<uint8_t>(
+            quantise(entries[i], scale, levels, hash(low, high, static_cast<uint32_t>(first + i))));
+}
+
+/* Codes of a row, one a byte, then zeros up to a whole number of planes. */
+BITRING_INLINE void round_row(const float *entries, int64_t e, int64_t padded, const Scale &scale, float levels,
+                              uint64_t state, uint8_t *codes) {
     const uint32_t low = static_cast<uint32_t>(state), high = static_cast<uint32_t>(state >> 32);
-    for (int64_t k = 0; k < full; ++k) {
-        uint32_t byte = 0;
-        for (int p = 0; p < kPlanes; ++p) {
-            const int64_t c = k + p * B;
-            byte |= quantise(entries[c], scale, kLevels, hash(low, high, static_cast<uint32_t>(c))) << (p * kBits);
-        }
-        codes[k] = static_cast<uint8_t>(byte);
+    const int64_t whole = e / kLanes * kLanes;
+    int64_t c = 0;
+    for (; c + 4 * kLanes <= e; c += 4 * kLanes)
+        round_lanes<4 * kLanes>(entries + c, c, scale, levels, low, high, codes + c);
+    for (; c < whole; c += kLanes) round_lanes<kLanes>(entries + c, c, scale, levels, low, high, codes + c);
+    if (whole < e) {
+        float rest[kLanes] = {0.0f};
+        for (c = whole; c < e; ++c) rest[c - whole] = entries[c];
+        round_lanes<kLanes>(rest, whole, scale, levels, low, high, codes + whole);
     }
-    for (int64_t k = full; k < B; ++k) {
-        uint32_t byte = 0;
-        for (int p = 0; p < kPlanes; ++p) {
-            const int64_t c = k + p * B;
-            if (c >= e) break;
-            byte |= quantise(entries[c], scale, kLevels, hash(low, high, static_cast<uint32_t>(c))) << (p * kBits);
-        }
-        codes[k] = static_cast<uint8_t>(byte);
+    for (c = e; c < padded; ++c) codes[c] = 0;
+}
+
+template <int kBits>
+BITRING_INLINE void pack(const uint8_t *codes, int64_t B, uint8_t *packed) {
+    for (int64_t k = 0; k < B; ++k) {
+        uint8_t byte = codes[k];
+        for (int p = 1; p < 8 / kBits; ++p) byte = static_cast<uint8_t>(byte | codes[k + p * B] << (p * kBits));
+        packed[k] = byte;
     }
 }
 
 template <int kBits>
-BITRING_INLINE void unpack(const uint8_t *codes, int64_t e, const Restore &restore, float *entries) {
-    constexpr int kPlanes = 8 / kBits;
-    constexpr uint32_t kLevels = (1u << kBits) - 1;
-    const int64_t B = code_bytes(e, kBits);
-    for (int p = 0; p < kPlanes; ++p) {
-        const int64_t past = std::min(B, e - p * B);
-        float *plane = entries + p * B;
-        for (int64_t k = 0; k < past; ++k)
-            plane[k] = dequantise((static_cast<uint32_t>(codes[k]) >> (p * kBits)) & kLevels, restore);
-    }
+BITRING_INLINE void unpack(const uint8_t *packed, int64_t B, uint8_t *codes) {
+    constexpr uint8_t kLevels = static_cast<uint8_t>((1u << kBits) - 1);
+    for (int p = 0; p < 8 / kBits; ++p)
+        for (int64_t k = 0; k < B; ++k) codes[k + p * B] = static_cast<uint8_t>(packed[k] >> (p * kBits)) & kLevels;
 }
 
 template <typename T>
 BITRING_INLINE int64_t quantise_messages(int64_t first, int64_t past, const Messages &m, const T *x,
-                                         const uint64_t *where, uint64_t key, uint8_t *out, float *range, float *entries) {
+                                         const uint64_t *where, uint64_t key, uint8_t *out, float *range, Work &work) {
+    float *entries = work.entries;
     int64_t bad = -1;
     for (int64_t i = first; i < past; ++i) {
         if (i + kAhead < past) {
@@ -141,29 +153,31 @@ BITRING_INLINE int64_t quantise_messages(int64_t first, int64_t past, const Mess
             codes[0] = static_cast<uint8_t>(scale.last_bit);
             continue;
         }
-        const uint64_t state = mix(where[i] ^ key);
+        const int64_t B = code_bytes(m.kept, bits);
+        const float levels = static_cast<float>((1 << bits) - 1);
+        round_row(source, m.kept, B * (8 / bits), scale, levels, mix(where[i] ^ key), work.codes);
         switch (bits) {
-            case 1: pack<1>(source, m.kept, scale, state, codes); break;
-            case 2: pack<2>(source, m.kept, scale, state, codes); break;
-            case 4: pack<4>(source, m.kept, scale, state, codes); break;
-            default: pack<8>(source, m.kept, scale, state, codes);
+            case 1: pack<1>(work.codes, B, codes); break;
+            case 2: pack<2>(work.codes, B, codes); break;
+            case 4: pack<4>(work.codes, B, codes); break;
+            default: std::memcpy(codes, work.codes, static_cast<size_t>(B));
         }
     }
     return bad;
 }
 
 BITRING_CLONES int64_t quantise_f32(int64_t first, int64_t past, const Messages &m, const float *x, const uint64_t *where,
-                                    uint64_t key, uint8_t *out, float *range, float *entries) {
-    return quantise_messages(first, past, m, x, where, key, out, range, entries);
+                                    uint64_t key, uint8_t *out, float *range, Work &work) {
+    return quantise_messages(first, past, m, x, where, key, out, range, work);
 }
 
 BITRING_CLONES int64_t quantise_bf16(int64_t first, int64_t past, const Messages &m, const uint16_t *x,
-                                     const uint64_t *where, uint64_t key, uint8_t *out, float *range, float *entries) {
-    return quantise_messages(first, past, m, x, where, key, out, range, entries);
+                                     const uint64_t *where, uint64_t key, uint8_t *out, float *range, Work &work) {
+    return quantise_messages(first, past, m, x, where, key, out, range, work);
 }
 
 /* One message's entries as floats. */
-BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t *in, float *entries) {
+BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t *in, Work &work, float *entries) {
     const uint8_t *codes = in + m.code_place[i];
     const int bits = m.bits[i];
     if (bits == 32) {
@@ -177,24 +191,31 @@ BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t 
         for (int64_t c = 0; c < m.kept; ++c) entries[c] = restore.zero;
         return;
     }
+    const int64_t B = code_bytes(m.kept, bits);
+    const uint8_t *single = work.codes;
     switch (bits) {
-        case 1: unpack<1>(codes, m.kept, restore, entries); break;
-        case 2: unpack<2>(codes, m.kept, restore, entries); break;
-        case 4: unpack<4>(codes, m.kept, restore, entries); break;
-        default: unpack<8>(codes, m.kept, restore, entries);
+        case 1: unpack<1>(codes, B, work.codes); break;
+        case 2: unpack<2>(codes, B, work.codes); break;
+        case 4: unpack<4>(codes, B, work.codes); break;
+        default: single = codes;
     }
+    const int64_t whole = m.kept / kLanes * kLanes;
+    for (int64_t c = 0; c < whole; c += kLanes)
+        for (int64_t l = 0; l < kLanes; ++l) entries[c + l] = dequantise(single[c + l], restore);
+    for (int64_t c = whole; c < m.kept; ++c) entries[c] = dequantise(single[c], restore);
 }
 
 BITRING_CLONES void dequantise_groups(int64_t first, int64_t past, const Messages &m, const int64_t *group_first,
-                                      const uint8_t *in, int accumulate, float *out, float *entries) {
+                                      const uint8_t *in, int accumulate, float *out, Work &work) {
+    float *entries = work.entries;
     for (int64_t g = first; g < past; ++g)
         for (int64_t i = group_first ? group_first[g] : g; i < (group_first ? group_first[g + 1] : g + 1); ++i) {
             float *row = out + m.row[i] * m.D;
             if (!m.mask && !accumulate) {
-                restore_message(i, m, in, row);
+                restore_message(i, m, in, work, row);
                 continue;
             }
-            restore_message(i, m, in, entries);
+            restore_message(i, m, in, work, entries);
             if (!m.mask) {
                 for (int64_t c = 0; c < m.D; ++c) row[c] += entries[c];
                 continue;
@@ -237,11 +258,11 @@ int quantise_all(const Messages &m, const T *x, const uint64_t *where, uint8_t *
     int64_t worst = m.count;
 #pragma omp parallel num_threads(threads) if (chunks > 1) reduction(min : worst)
     {
-        float entries[kWidest + 1];  // compress() writes one past the last kept entry
+        Work work;
 #pragma omp for schedule(static)
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t found =
-                run(chunk * kMessagesPerChunk, std::min(m.count, (chunk + 1) * kMessagesPerChunk), entries);
+                run(chunk * kMessagesPerChunk, std::min(m.count, (chunk + 1) * kMessagesPerChunk), work);
             if (found >= 0) worst = std::min(worst, found);
         }
     }
@@ -260,8 +281,8 @@ extern "C" int bitring_quantise_f32(int64_t count, int64_t D, int64_t kept, cons
                                     const int64_t *meta_place, const int64_t *code_place, const uint64_t *where,
                                     uint64_t key, uint8_t *out, float *range, int64_t *bad, int threads) {
     const Messages m = {count, D, kept, row, mask, mask_row, bits, meta_place, code_place};
-    return quantise_all(m, x, where, out, bad, threads, [&](int64_t first, int64_t past, float *entries) {
-        return quantise_f32(first, past, m, x, where, key, out, range, entries);
+    return quantise_all(m, x, where, out, bad, threads, [&](int64_t first, int64_t past, Work &work) {
+        return quantise_f32(first, past, m, x, where, key, out, range, work);
     });
 }
 
@@ -270,8 +291,8 @@ extern "C" int bitring_quantise_bf16(int64_t count, int64_t D, int64_t kept, con
                                      const int64_t *meta_place, const int64_t *code_place, const uint64_t *where,
                                      uint64_t key, uint8_t *out, float *range, int64_t *bad, int threads) {
     const Messages m = {count, D, kept, row, mask, mask_row, bits, meta_place, code_place};
-    return quantise_all(m, x, where, out, bad, threads, [&](int64_t first, int64_t past, float *entries) {
-        return quantise_bf16(first, past, m, x, where, key, out, range, entries);
+    return quantise_all(m, x, where, out, bad, threads, [&](int64_t first, int64_t past, Work &work) {
+        return quantise_bf16(first, past, m, x, where, key, out, range, work);
     });
 }
 
@@ -285,12 +306,12 @@ extern "C" int bitring_dequantise_f32(int64_t count, int64_t D, int64_t kept, co
     const int64_t chunks = (groups + kMessagesPerChunk - 1) / kMessagesPerChunk;
 #pragma omp parallel num_threads(threads) if (chunks > 1)
     {
-        float entries[kWidest + 1];
-        entries[kept] = 0.0f;  // looked at, never used, behind the last kept entry
+        Work work;
+        work.entries[kept] = 0.0f;  // looked at, never used, behind the last kept entry
 #pragma omp for schedule(static)
         for (int64_t chunk = 0; chunk < chunks; ++chunk)
             dequantise_groups(chunk * kMessagesPerChunk, std::min(groups, (chunk + 1) * kMessagesPerChunk), m, group_first,
-                              in, accumulate, out, entries);
+                              in, accumulate, out, work);
     }
     return BITRING_OK;
 }
