@@ -101,7 +101,9 @@ def main() -> int:
             for bits in WIDTHS:
                 median_s = measure(rows, entries, bits, args.repeats)
                 copy, to, back = (median_s[name] for name in ("memcpy", "quantise", "dequantise"))
-                results.append({"threads": threads, "rows": rows, "entries": entries, "bits": bits, "median_s": median_s})
+                results.append(
+                    {"threads": threads, "rows": rows, "entries": entries, "bits": bits, "median_s": median_s}
+                )
                 table.append(
                     [
                         f"{rows:,} x {entries}, {threads} thr",

@@ -12,6 +12,10 @@
 #include "dispatch.h"
 #include "rounding.h"
 
+#ifdef BITRING_AVX512
+#include <immintrin.h>
+#endif
+
 namespace {
 
 using namespace bitring;
@@ -33,21 +37,88 @@ struct Messages {
 
 /* A thread's scratch, on its stack. */
 struct Work {
-    float entries[kWidest + 1];      // compress() writes one past the last kept entry
-    uint8_t codes[kWidest + 8 * 16]; // whole planes and whole lanes
+    float entries[kWidest + kLanes];     // whole vectors are read and written behind the last kept entry
+    uint8_t codes[kWidest + 8 * kLanes];  // whole planes and whole lanes
 };
 
 BITRING_INLINE float load(const float *x) { return *x; }
 BITRING_INLINE float load(const uint16_t *x) { return float_of(static_cast<uint32_t>(*x) << 16); }
 
+/* No branch: which columns are kept can't be predicted. */
+BITRING_INLINE float kept_or_zero(float value, uint8_t kept) {
+    return float_of(bits_of(value) & -static_cast<uint32_t>(kept));
+}
+
 /* The kept entries of a row, close together. */
 template <typename T>
-BITRING_INLINE void compress(const T *row, const uint8_t *mask, int64_t D, float *entries) {
+BITRING_INLINE void compress_plain(const T *row, const uint8_t *mask, int64_t first, int64_t D, float *entries) {
     int64_t count = 0;
-    for (int64_t c = 0; c < D; ++c) {
+    for (int64_t c = first; c < D; ++c) {
         entries[count] = load(row + c);
         count += mask[c];
     }
+}
+
+/* Entries back to their columns, zeros between; or added. */
+template <bool kAdd>
+BITRING_INLINE void expand_plain(const float *entries, const uint8_t *mask, int64_t first, int64_t D, float *row) {
+    int64_t count = 0;
+    for (int64_t c = first; c < D; ++c) {
+        const float value = kept_or_zero(entries[count], mask[c]);
+        row[c] = kAdd ? row[c] + value : value;
+        count += mask[c];
+    }
+}
+
+BITRING_PORTABLE void compress(const float *row, const uint8_t *mask, int64_t D, float *entries) {
+    compress_plain(row, mask, 0, D, entries);
+}
+BITRING_PORTABLE void expand(const float *entries, const uint8_t *mask, int64_t D, float *row) {
+    expand_plain<false>(entries, mask, 0, D, row);
+}
+BITRING_PORTABLE void expand_add(const float *entries, const uint8_t *mask, int64_t D, float *row) {
+    expand_plain<true>(entries, mask, 0, D, row);
+}
+
+#ifdef BITRING_AVX512
+/* AVX-512 moves 16 columns an instruction. */
+BITRING_AVX512 inline __mmask16 mask_of(const uint8_t *mask) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(mask));
+    return _mm_test_epi8_mask(bytes, bytes);
+}
+BITRING_AVX512 void compress(const float *row, const uint8_t *mask, int64_t D, float *entries) {
+    int64_t c = 0;
+    for (; c + kLanes <= D; c += kLanes) {
+        const __mmask16 kept = mask_of(mask + c);
+        _mm512_storeu_ps(entries, _mm512_maskz_compress_ps(kept, _mm512_loadu_ps(row + c)));
+        entries += __builtin_popcount(kept);
+    }
+    compress_plain(row, mask, c, D, entries);
+}
+BITRING_AVX512 void expand(const float *entries, const uint8_t *mask, int64_t D, float *row) {
+    int64_t c = 0;
+    for (; c + kLanes <= D; c += kLanes) {
+        const __mmask16 kept = mask_of(mask + c);
+        _mm512_storeu_ps(row + c, _mm512_maskz_expand_ps(kept, _mm512_loadu_ps(entries)));
+        entries += __builtin_popcount(kept);
+    }
+    expand_plain<false>(entries, mask, c, D, row);
+}
+BITRING_AVX512 void expand_add(const float *entries, const uint8_t *mask, int64_t D, float *row) {
+    int64_t c = 0;
+    for (; c + kLanes <= D; c += kLanes) {
+        const __mmask16 kept = mask_of(mask + c);
+        const __m512 values = _mm512_maskz_expand_ps(kept, _mm512_loadu_ps(entries));
+        _mm512_storeu_ps(row + c, _mm512_add_ps(_mm512_loadu_ps(row + c), values));
+        entries += __builtin_popcount(kept);
+    }
+    expand_plain<true>(entries, mask, c, D, row);
+}
+#endif
+
+/* bfloat16 rows are rare on a CPU. */
+BITRING_INLINE void compress(const uint16_t *row, const uint8_t *mask, int64_t D, float *entries) {
+    compress_plain(row, mask, 0, D, entries);
 }
 
 /* Least and largest entry; whether all are finite. */
@@ -221,19 +292,8 @@ BITRING_CLONES void dequantise_groups(int64_t first, int64_t past, const Message
                 continue;
             }
             const uint8_t *mask = m.mask + m.mask_row[i] * m.D;
-            int64_t count = 0;
-            if (accumulate)
-                for (int64_t c = 0; c < m.D; ++c) {
-                    const float value = entries[count];
-                    row[c] += mask[c] ? value : 0.0f;
-                    count += mask[c];
-                }
-            else
-                for (int64_t c = 0; c < m.D; ++c) {
-                    const float value = entries[count];
-                    row[c] = mask[c] ? value : 0.0f;
-                    count += mask[c];
-                }
+            if (accumulate) expand_add(entries, mask, m.D, row);
+            else expand(entries, mask, m.D, row);
         }
 }
 
@@ -307,7 +367,7 @@ extern "C" int bitring_dequantise_f32(int64_t count, int64_t D, int64_t kept, co
 #pragma omp parallel num_threads(threads) if (chunks > 1)
     {
         Work work;
-        work.entries[kept] = 0.0f;  // looked at, never used, behind the last kept entry
+        std::memset(work.entries + kept, 0, kLanes * sizeof(float));  // looked at, never used
 #pragma omp for schedule(static)
         for (int64_t chunk = 0; chunk < chunks; ++chunk)
             dequantise_groups(chunk * kMessagesPerChunk, std::min(groups, (chunk + 1) * kMessagesPerChunk), m, group_first,

@@ -181,7 +181,25 @@ def _all_kernels(library):
         ),
     ]  # fmt: skip
     assert status == [0, 0, 0, 0]
-    return b"".join(a.tobytes() for a in (product, mask, out, mean, rstd, back, sums))
+    bits = rng.choice(np.array([1, 2, 4, 8, 32], np.uint8), n)
+    code = np.arange(n) * 200 + 4
+    meta, ids, bad = code - 4, rng.integers(0, 2**63, n).astype(np.uint64), ctypes.c_int64()
+    messages, quantised = np.zeros(200 * n, np.uint8), np.zeros_like(x)
+    places = at(bits), at(meta), at(code)
+    status = [
+        library.bitring_quantise_f32(
+            *shape, size(40), at(x), at(nodes), at(mask), at(nodes), *places, at(ids), ctypes.c_uint64(7),
+            at(messages), None, ctypes.byref(bad), 2,
+        ),
+        library.bitring_dequantise_f32(
+            *shape, size(40), at(messages), at(nodes), at(mask), at(nodes), *places, size(n), None, 0, at(quantised), 2
+        ),
+        library.bitring_dequantise_f32(
+            *shape, size(40), at(messages), at(nodes), at(mask), at(nodes), *places, size(n), None, 1, at(quantised), 2
+        ),
+    ]  # fmt: skip
+    assert status == [0, 0, 0]
+    return b"".join(a.tobytes() for a in (product, mask, out, mean, rstd, back, sums, messages, quantised))
 
 
 def test_bad_arguments_are_refused_by_code():
