@@ -56,7 +56,7 @@ def test_help_is_fast_and_names_every_command():
     result = run("--help")
     assert time.perf_counter() - begin < 3, "help must not wait for torch"
     assert result.returncode == 0
-    for command in ("train", "partition", "plan", "verify", "data", "config", "methods", "doctor", "check"):
+    for command in ("train", "partition", "plan", "verify", "noise", "data", "config", "methods", "doctor", "check"):
         assert re.search(rf"^ +{command}\b", result.stdout, re.MULTILINE)
 
 
@@ -92,6 +92,10 @@ def test_config_prints_toml():
         (["plan", DIGITS, "-np", "-1"], "-np is -1"),
         (["train", DIGITS, "--seeds", "0"], "--seeds is 0"),
         (["verify", DIGITS, "--steps", "0"], "--steps is 0"),
+        (["verify", DIGITS, "--set", "method.codec=quantised"], "`bitring noise` measures it"),
+        (["noise", DIGITS], "method.codec is float32"),
+        (["noise", DIGITS, "--set", "method.codec=quantised", "--draws", "1"], "--draws is 1"),
+        (["noise", DIGITS, "--set", "method.codec=quantised", "--set", "method.bits=3"], "method.bits is 3"),
         (["verify", DIGITS, "--tolerance", "nan"], "--tolerance is nan"),
         (
             ["train", DIGITS, "--set", "train.lr=1e30", "--set", "train.epochs=9", "--run-dir", "{tmp}/x"],

@@ -107,6 +107,19 @@ def parser() -> argparse.ArgumentParser:
         "--tolerance", type=float, metavar="X", help="largest difference allowed (default 1e-5, float64 1e-9)"
     )
 
+    noise = _command(
+        commands,
+        "noise",
+        "how much noise the codec adds to the weight gradients, beside dropout's",
+        "noise:run",
+        "Trains first, since gradients at the start are not those of training.",
+    )
+    _add_config(noise)
+    _add_ranks(noise)
+    noise.add_argument("--after", type=int, default=20, metavar="K", help="epochs trained before (default 20)")
+    noise.add_argument("--draws", type=int, default=4, metavar="K", help="draws of the codec's noise (default 4)")
+    noise.add_argument("--json", action="store_true", help="the same for programs")
+
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
     data_commands = data.add_subparsers(metavar="COMMAND", required=True)
     _command(data_commands, "list", "the data sets known by name, and which are on disk", "data:run_list")

@@ -234,6 +234,9 @@ class Train:
     decay_layers: Literal["all", "first"] = _f("all", "layers that weight decay touches (Kipf and Welling: first)")
     patience: int = _f(0, "stop after this many evaluations without a better validation; 0: never")
     eval_every: int = _f(1, "epochs between evaluations")
+    noise_every: int = _f(
+        0, "epochs between measurements of the codec's noise (`bitring noise`), six passes each; 0: never"
+    )
     metric: Literal["accuracy", "micro_f1", "macro_f1", "roc_auc"] = _f(
         "accuracy", "what the best validation is judged by"
     )
@@ -251,7 +254,7 @@ class Train:
     def __post_init__(self) -> None:
         for key in ("epochs", "eval_every"):
             _in_range(self, "train", key, 1, LARGEST)
-        for key in ("patience", "checkpoint_every", "warmup_epochs"):
+        for key in ("patience", "checkpoint_every", "warmup_epochs", "noise_every"):
             _in_range(self, "train", key, 0, LARGEST)
         _in_range(self, "train", "keep_checkpoints", 1, LARGEST)
         _in_range(self, "train", "threads", 0, 4096)

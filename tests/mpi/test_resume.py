@@ -108,6 +108,7 @@ def test_a_signal_to_one_rank_stops_all_and_resume_goes_on(world, shared_tmp, in
     [
         ({"optimizer": "adam", "schedule": "cosine"}, {}, "layer"),
         ({"optimizer": "sgd", "eval_every": 3}, {"codec": "bfloat16"}, "batch"),
+        ({"noise_every": 100}, {"codec": "quantised", "widths": "uniform", "period": 4}, "layer"),
         ({"optimizer": "adamw", "decay_layers": "first", "dtype": "float64", "patience": 4}, {"plan": "paper"}, "none"),
     ],
 )

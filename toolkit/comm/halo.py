@@ -110,9 +110,10 @@ class Noise:
 
     seed: int
     epoch: int
+    draw: int = 0  # another one: other noise under the same masks
 
     def key(self, phase: Phase, layer: int, direction: Direction) -> int:
-        return mix64(self.seed, 0x0B, self.epoch, phase == "evaluate", layer, direction == "backward")
+        return mix64(self.seed, 0x0B, self.epoch, self.draw, phase == "evaluate", layer, direction == "backward")
 
 
 class Crossing:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +76,7 @@ class Engine:
     quantise_all: bool = False  # layer 0 and evaluation too
     overlap: bool = True
     trace: RangeTrace | None = None
+    draw: int = 0  # which noise (train/noise.py)
     adjacency: Adjacency = field(init=False)
     features: Rows = field(init=False)  # [n, D]
     halo_features: Rows | None = field(init=False, default=None)  # [h, D] where layer 0 is held
@@ -125,6 +127,16 @@ class Engine:
         logits: Tensor = network(self.features, passages, self.adjacency.edges)
         return logits
 
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """Passes of the same plan that lose nothing."""
+        kept = self.codec, self.widths, self.ways
+        self.codec, self.widths, self.ways = codecs.exact(self.dtype), UNTOUCHED, {}
+        try:
+            yield
+        finally:
+            self.codec, self.widths, self.ways = kept
+
     def _passage(self, step: LayerStep, kind: PassKind, seed: int, epoch: int) -> Passage:
         route = self.routes[kind, step.layer]
         with self.ledger.stage("masks", step.layer):
@@ -142,7 +154,7 @@ class Engine:
                 masks=masks if step.sends == "inputs" else None,
                 transport=self.transport,
                 codec=self._codec(step, kind),
-                noise=Noise(seed=seed, epoch=epoch),
+                noise=Noise(seed=seed, epoch=epoch, draw=self.draw),
                 ledger=self.ledger,
                 phase=kind,
                 rank=self.part.rank,

@@ -24,6 +24,7 @@ from toolkit.graph.part import Part
 from toolkit.train import state as states
 from toolkit.train.keeper import Keeper
 from toolkit.train.metrics import Scores
+from toolkit.train.noise import measure as measure_noise
 from toolkit.train.recorder import RunFolder
 from toolkit.train.trainer import Trainer
 
@@ -194,6 +195,10 @@ def train_seed(
             _say_epoch(config, seed, epoch, result.loss, candidate)
         if folder is not None:
             folder.write("epoch", **record)
+        if config.train.noise_every and (epoch + 1) % config.train.noise_every == 0:
+            noise = measure_noise(trainer, epoch + 1)
+            if folder is not None:
+                folder.write("noise", seed=seed, epoch=epoch, layers=[asdict(one) for one in noise])
         if config.train.patience and run.waited >= config.train.patience:
             log.info("no better validation for %d evaluations: stopped after epoch %d", run.waited, epoch + 1)
             run.ended = True

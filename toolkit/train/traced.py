@@ -73,13 +73,11 @@ def record_workload(
 
 
 def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
-    recorder, engine, ledger = RangeRecorder(), trainer.engine, trainer.ledger
-    counted = {key: sent.copy() for key, sent in ledger.sent.items()}
-    gradient_bytes = ledger.weight_gradient_bytes
+    recorder, engine = RangeRecorder(), trainer.engine
     engine.trace = recorder
-    trainer.gradients(epoch=trainer.config.train.epochs)
+    with trainer.aside():
+        trainer.gradients(epoch=trainer.config.train.epochs)
     engine.trace = None
-    ledger.sent, ledger.weight_gradient_bytes = counted, gradient_bytes
     coefficients = _halo_coefficients(trainer.part, engine.kind)
     routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
     return RankRecord(

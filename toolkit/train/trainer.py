@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,17 @@ class Trainer:
             self.world.sum_in_place(totals)
         ledger.weight_gradient_bytes += self.gradient_bytes if self.world.size > 1 else 0
         return EpochResult(loss=float(totals[0]), accuracy=float(totals[1] / self.part.num_train))
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Passes whose bytes and seconds count for nothing."""
+        ledger = self.ledger
+        sent = {key: count.copy() for key, count in ledger.sent.items()}
+        gradient_bytes, seconds = ledger.weight_gradient_bytes, ledger.seconds.copy()
+        try:
+            yield
+        finally:
+            ledger.sent, ledger.weight_gradient_bytes, ledger.seconds = sent, gradient_bytes, seconds
 
     def step(self, epoch: int) -> EpochResult:
         """One epoch: gradients and an update."""

@@ -1,0 +1,71 @@
+"""`bitring noise`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from toolkit import config as configs
+from toolkit import methods, report
+from toolkit.comm.world import World, on_root
+from toolkit.commands.common import in_job, log, read_config
+from toolkit.errors import UserError
+from toolkit.graph import cache
+
+if TYPE_CHECKING:
+    from toolkit.train.noise import LayerNoise
+
+HEADER = ["layer", "codec", "dropout", "codec / dropout", "bias"]
+
+
+def run(args: argparse.Namespace) -> int:
+    for name, value, least in (("--after", args.after, 0), ("--draws", args.draws, 2)):
+        if value < least:
+            raise UserError(f"{name} is {value}; give a number >= {least}")
+    config = read_config(args)
+    if config.method.codec == "float32":
+        raise UserError("method.codec is float32, which adds no noise; set method.codec=quantised, or bfloat16")
+    return in_job(args, config, lambda world: noise(world, config, args))
+
+
+def noise(world: World, config: configs.Config, args: argparse.Namespace) -> int:
+    """Train a while, then print the codec's noise beside the dropout's."""
+    from toolkit.train.noise import measure
+    from toolkit.train.process import prepare_process
+    from toolkit.train.trainer import Trainer, make_transport
+
+    prepare_process(world, config.train.threads)
+    part = on_root(world, lambda: cache.ensure(config, world.size, log.info)).load(world.rank)
+    transport = make_transport(world, config.method)
+    trainer = Trainer(part, config, world, transport)
+    for epoch in range(args.after):
+        trainer.step(epoch)
+    found = measure(trainer, args.after, args.draws)
+    transport.close()
+    if world.rank == 0:
+        print(json.dumps([dataclasses.asdict(one) for one in found]) if args.json else describe(found, config, args))
+    return 0
+
+
+def describe(found: list[LayerNoise], config: configs.Config, args: argparse.Namespace) -> str:
+    """The table, and what it means."""
+    rows = [
+        [
+            "all" if one.layer < 0 else str(one.layer),
+            f"{one.codec:.2e}",
+            f"{one.dropout:.2e}",
+            f"{one.codec / one.dropout:.4f}" if one.dropout else "-",
+            f"{one.bias:.2f}" if one.codec else "-",
+        ]
+        for one in found
+    ]
+    return (
+        f"Relative squared error of the weight gradients after {args.after} epochs, "
+        f"{methods.codec_text(config.method)}, "
+        f"{config.method.plan} plan, {args.draws} draws.\n"
+        "dropout: what another mask would change, halved; bias: near 1 where errors average out, "
+        f"near {args.draws} where they don't "
+        f"(a ReLU near its kink: half of that).\n\n" + report.table(rows, HEADER)
+    )
