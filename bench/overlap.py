@@ -5,7 +5,9 @@
 
 The same training with method.overlap on and off, epoch by epoch in turn, one rank a host. The least that
 overlap can reach is, for each exchange, the longer of the messages alone and the central product alone
-(both as measured with overlap off), and the rest of the epoch. Needs root and $BITRING_DATA.
+(both as measured with overlap off), and the rest of the epoch. Then the sum of the weight gradients: one
+Allreduce after backward, the same by Horovod, and each gradient by Horovod while backward goes on. Needs
+root and $BITRING_DATA.
 """
 
 from __future__ import annotations
@@ -34,6 +36,22 @@ def configuration(graph: str, kind: str, plan: str) -> configs.Config:
         method=configs.Method(plan=plan),
         train=configs.Train(threads=1),
     )
+
+
+GRADIENTS = {
+    "Allreduce": ["train.reduction=mpi"],
+    "Horovod, grouped": ["train.reduction=horovod", "train.overlap_gradients=false"],
+    "Horovod, overlapping backward": ["train.reduction=horovod", "train.overlap_gradients=true"],
+}
+
+
+def gradients(lab: Lab, graph: str, kind: str, repeats: int) -> dict[str, netepoch.Measured]:
+    """Epochs under each way to sum the weight gradients, printed."""
+    measured = netepoch.compare(lab, configuration(graph, kind, "exact"), GRADIENTS, repeats)
+    for name, one in measured.items():
+        waits = statistics.mean(one.stage("weight_gradients"))
+        print(f"    {name}: epoch {report.seconds(one.epoch_s)}, {report.seconds(waits)} of it waiting", flush=True)
+    return measured
 
 
 def least_s(off: netepoch.Measured) -> float:
@@ -77,6 +95,10 @@ def main() -> int:
                 results.append(
                     {"graph": graph, "kind": kind, "plan": plan, "least_s": least, "measured": netepoch.plain(measured)}
                 )
+            for kind in ("gcn", "sage"):
+                print(f"{graph} {kind}, exact plan, weight gradients by")
+                summed = gradients(lab, graph, kind, args.repeats)
+                results.append({"graph": graph, "kind": kind, "gradients": netepoch.plain(summed)})
     setting = {key: getattr(args, key) for key in ("rate", "delay", "hosts", "repeats")}
     print(file_result("overlap", setting | {"results": results}))
     return 0

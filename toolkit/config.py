@@ -246,6 +246,9 @@ class Train:
     reduction: Literal["auto", "horovod", "mpi"] = _f(
         "auto", "weight gradients: Horovod (grouped), one mpi4py Allreduce, or by size"
     )
+    overlap_gradients: bool = _f(
+        True, "under Horovod, sum each weight gradient as soon as backward has formed it; false: grouped, after it"
+    )
     checkpoint_every: int = _f(0, "epochs between checkpoints; 0: one a minute; besides: the best, the last")
     keep_checkpoints: int = _f(2, "how many checkpoints are kept, the best one apart")
     threads: int = _f(0, "threads per rank; 0: cores of the host / ranks on it")

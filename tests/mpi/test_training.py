@@ -154,8 +154,9 @@ def test_a_row_that_is_not_finite_is_named(world, shared_tmp):
 
 
 @pytest.mark.parametrize("codec", [{"codec": "float32"}, {"codec": "quantised", "widths": "uniform", "period": 3}])
-def test_the_same_run_twice_gives_the_same_bits(world, shared_tmp, codec):
-    config = configuration(shared_tmp, method=codec)
+@pytest.mark.parametrize("reduction", ["mpi", "horovod"])
+def test_the_same_run_twice_gives_the_same_bits(world, shared_tmp, codec, reduction):
+    config = configuration(shared_tmp, method=codec, train={"reduction": reduction})
     part = partition_of(world, config).load(world.rank)
     weights = []
     for _ in range(2):

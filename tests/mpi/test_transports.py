@@ -7,7 +7,7 @@ import torch
 from tests.mpi.conftest import need_horovod
 from toolkit.comm import ring as rings
 from toolkit.comm.horovod import HorovodAlltoall, start
-from toolkit.comm.reduce import FlatSum, HorovodSum, gradient_sum
+from toolkit.comm.reduce import FlatSum, HorovodGrouped, HorovodOverlapped, gradient_sum
 from toolkit.comm.ring import Ring
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
@@ -63,11 +63,19 @@ def test_gradient_sums_agree(world, horovod_installed):
         generator = torch.Generator().manual_seed(world.rank)
         return [torch.randn(shape, generator=generator) for shape in ((3, 4), (5,), (1,), (200, 300))]
 
-    by_mpi, by_horovod = gradients(), gradients()
+    by_mpi, grouped, hvd = gradients(), gradients(), start(world.comm)
     FlatSum(world)(by_mpi)
-    HorovodSum(start(world.comm))(by_horovod)
-    for a, b in zip(by_mpi, by_horovod, strict=True):
+    HorovodGrouped(hvd)(grouped)
+    parameters = [torch.nn.Parameter(torch.ones_like(g)) for g in grouped]
+    overlapped = HorovodOverlapped(hvd, parameters)
+    for _ in range(2):  # handles must not be left over
+        for p in parameters:
+            p.grad = None
+        sum((p * g).sum() for p, g in zip(parameters, gradients(), strict=True)).backward()
+        overlapped([])
+    for a, b, p in zip(by_mpi, grouped, parameters, strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(a, p.grad, rtol=1e-5, atol=1e-5)
     expected = sum(
         np.float64(torch.randn(3, 4, generator=torch.Generator().manual_seed(r)).numpy()) for r in range(world.size)
     )
@@ -82,10 +90,11 @@ def test_the_sum_has_the_same_bits_everywhere(world):
 
 
 def test_small_gradients_do_not_wait_for_horovod(world, horovod_installed):
-    assert gradient_sum(world, "auto", 10_000).name == "mpi"
-    assert gradient_sum(world, "auto", 100 << 20).name == "horovod"
-    assert gradient_sum(world, "horovod", 10_000).name == "horovod"
-    assert gradient_sum(world, "mpi", 100 << 20).name == "mpi"
+    small, large = [torch.nn.Parameter(torch.zeros(10))], [torch.nn.Parameter(torch.zeros(1 << 20))]
+    chosen = [("auto", small), ("auto", large), ("horovod", small), ("mpi", large)]
+    names = [gradient_sum(world, reduction, of, overlap=False).name for reduction, of in chosen]
+    assert names == ["mpi", "horovod, grouped", "horovod, grouped", "mpi"]
+    assert gradient_sum(world, "horovod", small, overlap=True).name == "horovod, overlapping backward"
 
 
 def test_ranks_on_this_host(world):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ def start(comm: MPI.Intracomm) -> Any:
             f"Horovod was asked for and can't be imported ({error}); `make setup` builds it, "
             "or set method.transport = 'ring' and train.reduction = 'mpi'"
         ) from None
+    # Which gradients Horovod fuses depends on timing, and the bits of a sum on what it is fused with.
+    os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", "0")
     if not hvd.is_initialized():
         hvd.init(comm=comm)
     if hvd.size() != comm.size:

@@ -66,7 +66,9 @@ class Trainer:
         self.parameters = list(self.network.parameters())
         self.optimizer = make_optimizer(self.network, config.train)
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
-        self.sum_gradients = gradient_sum(world, config.train.reduction, self.gradient_bytes)
+        self.sum_gradients = gradient_sum(
+            world, config.train.reduction, self.parameters, overlap=config.train.overlap_gradients
+        )
         metrics.check(config.train.metric, part.num_classes, part.labels.ndim == 2)
         self._class_weights = class_weights(
             config.train.class_weights, part.labels[part.train_mask], part.num_classes, world, dtype
