@@ -213,7 +213,7 @@ def seconds(text: str) -> float:
 def _quantity(text: str, units: dict[str, float], what: str, example: str) -> float:
     if text == "0":
         return 0.0
-    found = re.fullmatch(r"([0-9.]+)([a-z]+)", text.lower())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.lower())
     if found is None or found[2] not in units:
         raise UserError(f"{what} {text!r}; give one like {example} ({', '.join(units)})")
     return float(found[1]) * units[found[2]]

@@ -86,6 +86,8 @@ def _train(
             log.info("the run in %s is complete; a larger train.epochs or --seeds would go on", path)
             return 0
     threads = prepare_process(world, config.train.threads)
+    if config.method.quantise_all:
+        log.warning("layer 0 and evaluation are quantised too: this costs accuracy, and is there to compare with")
     partition = on_root(world, lambda: cache.ensure(config, world.size, log.info))
     notes: list[str] = partition.meta["graph"]["notes"]
     part = partition.load(world.rank)
