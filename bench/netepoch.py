@@ -14,12 +14,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.netlab import Lab
 from bench.netlab.lab import python
 from toolkit import config as configs
 from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    from toolkit.comm.world import MpiWorld
+    from toolkit.train.trainer import Trainer
 
 WARM_UP = 2  # epochs
 
@@ -37,11 +41,17 @@ class Measured:
         return [sum(value for key, value in own.items() if key.split("/")[0] == name) for own in self.stage_s]
 
 
-def compare(lab: Lab, base: configs.Config, variants: Mapping[str, Sequence[str]], repeats: int) -> dict[str, Measured]:
-    """Train ``base`` with each variant's overrides on ``lab`` (which is up), one rank a host."""
+def compare(
+    lab: Lab, base: configs.Config, variants: Mapping[str, Sequence[str]], repeats: int, record: Path | None = None
+) -> dict[str, Measured]:
+    """Train ``base`` with each variant's overrides on ``lab`` (which is up), one rank a host.
+
+    ``record``: a folder that takes <number of the variant>.npz, its workload, and costs.json, measured there.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         job = {"config": configs.to_toml(base), "variants": variants, "repeats": repeats, "out": str(out)}
+        job["record"] = None if record is None else str(record)
         code = lab.mpirun(python("bench.netepoch", json.dumps(job))).returncode
         if code:
             raise UserError(f"the job on the emulated network ended with code {code}")
@@ -93,9 +103,36 @@ def _rank(job: dict[str, Any]) -> None:
                 told[name]["stages"].append(stages)
     for name, trainer in trainers.items():
         told[name]["bytes"] = trainer.ledger.phase_bytes("train") // (job["repeats"] + WARM_UP)
+    if job["record"]:
+        _record(world, trainers, told, Path(job["record"]))
     gathered = world.gather(told)
     if world.rank == 0:
         Path(job["out"]).write_text(json.dumps(gathered))
+
+
+def _record(world: MpiWorld, trainers: dict[str, Trainer], told: dict[str, Any], folder: Path) -> None:
+    """The workload of every contestant, and the costs of the network."""
+    from simulator import costs_file
+    from simulator import workload as workloads
+    from toolkit.comm.calibrate import measure, sizes_between
+    from toolkit.train.loop import medians
+    from toolkit.train.traced import record_workload
+
+    longest = 1
+    for number, (name, trainer) in enumerate(trainers.items()):
+        stages = [{_key(key): value for key, value in epoch.items()} for epoch in told[name]["stages"]]
+        recorded = record_workload(trainer, world, medians(stages, told[name]["epoch_s"]), ())
+        if recorded is not None:
+            workloads.save(recorded, folder / f"{number}.npz")
+            longest = max(longest, *(int(e.channel_bytes().max()) for e in recorded.exchanges))
+    fits = measure(world.comm, sizes_between(1000, world.broadcast(longest)))
+    if fits is not None:
+        costs_file.save(costs_file.of_fits(fits, world.size), folder / "costs.json")
+
+
+def _key(text: str) -> Any:
+    stage, layer, direction = text.split("/")
+    return stage, int(layer), direction
 
 
 def _parse(toml: str, overrides: Sequence[str]) -> configs.Config:

@@ -120,6 +120,41 @@ def parser() -> argparse.ArgumentParser:
     noise.add_argument("--draws", type=int, default=4, metavar="K", help="draws of the codec's noise (default 4)")
     noise.add_argument("--json", action="store_true", help="the same for programs")
 
+    calibrate = _command(
+        commands,
+        "calibrate",
+        "measure what a message costs between every pair of ranks",
+        "calibrate:run",
+        "In the range of bytes that the configuration sends. `bitring simulate` reads what it writes.",
+    )
+    _add_config(calibrate)
+    _add_ranks(calibrate)
+    calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="file to write (default costs.json)")
+
+    simulate = _command(
+        commands,
+        "simulate",
+        "how long an epoch of a recorded run takes on a measured network",
+        "simulate:run",
+        "Needs no MPI and no torch.",
+    )
+    simulate.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
+    simulate.add_argument("--costs", required=True, metavar="FILE", help="what `bitring calibrate` wrote")
+    simulate.add_argument(
+        "--bits", type=int, choices=(1, 2, 3, 4, 8, 16, 32), help="all messages at this width (default: as recorded)"
+    )
+    simulate.add_argument(
+        "--semantics", choices=("posted", "eager", "rendezvous", "barrier"), default="posted", help="of the ring"
+    )
+    simulate.add_argument(
+        "--links",
+        choices=("apart", "shared"),
+        default="apart",
+        help="posted messages of a rank: each pair has a link of its own, or all share one",
+    )
+    simulate.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")
+    simulate.add_argument("--json", action="store_true", help="the same for programs")
+
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
     data_commands = data.add_subparsers(metavar="COMMAND", required=True)
     _command(data_commands, "list", "the data sets known by name, and which are on disk", "data:run_list")

@@ -22,14 +22,15 @@ from toolkit.comm.ledger import Direction, Phase
 WORDS = 64
 HISTORY = 16
 _RING = WORDS - 2 * HISTORY
-Operation = Literal["rows", "sum", "gather", "broadcast", "weight gradients"]
-OPERATIONS: tuple[Operation, ...] = ("rows", "sum", "gather", "broadcast", "weight gradients")
+Operation = Literal["rows", "sum", "gather", "broadcast", "weight gradients", "calibration"]
+OPERATIONS: tuple[Operation, ...] = ("rows", "sum", "gather", "broadcast", "weight gradients", "calibration")
 IN_WORDS: dict[Operation, str] = {
     "rows": "the exchange of rows",
     "sum": "a sum over ranks",
     "gather": "a gather at rank 0",
     "broadcast": "a broadcast of rank 0",
     "weight gradients": "the sum of weight gradients",
+    "calibration": "the measurement of another pair",
 }
 PHASES: tuple[Phase, ...] = ("setup", "train", "evaluate")
 

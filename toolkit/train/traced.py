@@ -21,6 +21,7 @@ from toolkit.nn.sparse import gcn_coefficients, mean_coefficients
 from toolkit.plan import LayerStep, travelling
 from toolkit.train.trainer import Trainer
 
+DENSE = ("dense", "masks", "optimizer")
 RowKey = tuple[int, Direction]  # layer, direction
 
 
@@ -63,9 +64,9 @@ def record_workload(
         ranks=world.size,
         exchanges=tuple(exchanges),
         held_s=np.array([sum(_products_s(r, layer) for layer in held) for r in everyone]),
-        dense_s=np.array([r.seconds.get(("dense", -1, "forward"), 0.0) for r in everyone]),
+        dense_s=np.array([sum(v for (stage, _, _), v in r.seconds.items() if stage in DENSE) for r in everyone]),
         weight_gradient_bytes=trainer.gradient_bytes,
-        weight_gradient_s=float(np.median(reduce_s)),
+        weight_gradient_s=min(reduce_s),  # the last rank to come waits for nobody
         transport=f"{trainer.config.method.transport}:{trainer.config.method.ring}",
         graph=trainer.part.graph_name,
         notes=tuple(notes),

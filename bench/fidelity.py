@@ -1,0 +1,101 @@
+"""How well the simulator predicts real epochs on the emulated network.
+
+    python -m bench.fidelity [--graphs coauthor_physics] [--kinds gcn sage] [--repeats 7]
+
+On 4 hosts, three networks: every pair alike at 100 Mbit/s, unequal pairs (50 to 200 Mbit/s), and one host's NIC
+capped at 150 Mbit/s. In one job each: epochs of every method in turn, the workload of each, the costs of the
+pairs. Predicted: from the recorded compute seconds of each rank and the measured costs alone; the messages' own
+recorded seconds are not used. Reported: median and largest error, and whether the order of the methods is kept
+(Kendall's tau over pairs that differ by more than 5 %). Needs root and $BITRING_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import netepoch
+from bench.common import file_result
+from bench.messages import VARIANTS
+from bench.netlab import Lab
+from bench.overlap import configuration
+from simulator import costs_file, workload
+from simulator.epoch import simulate
+from toolkit import report
+
+TELLING = 0.05  # methods that differ by less have no order
+
+
+def networks() -> dict[str, Lab]:
+    """The labs, not yet up."""
+    alike = Lab.uniform(4, "100mbit", "100us")
+    rates = itertools.cycle(("50mbit", "100mbit", "200mbit", "150mbit", "75mbit"))
+    unequal = Lab(hosts=4, links={pair: Lab.uniform(2, next(rates), "100us").links[0, 1] for pair in alike.links})
+    capped = Lab(hosts=4, links=alike.links, nics={2: 150e6})
+    return {"alike": alike, "unequal": unequal, "one NIC capped": capped}
+
+
+def tau(measured: list[float], predicted: list[float]) -> float:
+    """Kendall's tau over the pairs whose measured seconds differ by more than 5 %; 1 if there is none."""
+    agree = [
+        (measured[i] < measured[j]) == (predicted[i] < predicted[j])
+        for i, j in itertools.combinations(range(len(measured)), 2)
+        if abs(measured[i] - measured[j]) > TELLING * min(measured[i], measured[j])
+    ]
+    return 2 * sum(agree) / len(agree) - 1 if agree else 1.0
+
+
+def compare(lab: Lab, graph: str, kind: str, repeats: int) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        measured = netepoch.compare(lab, configuration(graph, kind, "exact"), VARIANTS, repeats, Path(folder))
+        costs = costs_file.load(Path(folder) / "costs.json").costs
+        found = []
+        for number, (name, one) in enumerate(measured.items()):
+            predicted = simulate(workload.load(Path(folder) / f"{number}.npz"), costs).epoch_s
+            found.append({"method": name, "measured_s": one.epoch_s, "predicted_s": predicted})
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", default=["coauthor_physics"])
+    parser.add_argument("--kinds", nargs="+", default=["gcn", "sage"])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--networks", nargs="+", default=list(networks()))
+    args = parser.parse_args()
+    results, errors, taus = [], [], []
+    for name in args.networks:
+        with networks()[name].running() as lab:
+            for graph, kind in itertools.product(args.graphs, args.kinds):
+                found = compare(lab, graph, kind, args.repeats)
+                order = tau(*([one[key] for one in found] for key in ("measured_s", "predicted_s")))
+                off = [abs(one["predicted_s"] / one["measured_s"] - 1) for one in found]
+                rows = [
+                    [
+                        one["method"],
+                        report.seconds(one["measured_s"]),
+                        report.seconds(one["predicted_s"]),
+                        f"{one['predicted_s'] / one['measured_s'] - 1:+.1%}",
+                    ]
+                    for one in found
+                ]
+                print(f"\n{name}, {graph}, {kind}: median error {statistics.median(off):.1%}, tau {order:.2f}")
+                print(report.table(rows, ["method", "measured", "predicted", "error"]), flush=True)
+                results.append({"network": name, "graph": graph, "kind": kind, "tau": order, "methods": found})
+                errors += off
+                taus.append(order)
+    print(
+        f"\nall: median error {statistics.median(errors):.1%}, 95 % below "
+        f"{sorted(errors)[int(0.95 * (len(errors) - 1))]:.1%}, tau {statistics.mean(taus):.2f} (mean)"
+    )
+    print(file_result("fidelity", {"repeats": args.repeats, "results": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""How long a training epoch takes: a recorded workload over the costs of a network.
+
+An epoch is layer 0's held products, then one exchange after the other (forward by layer, then backward), then
+the sum of the weight gradients. On every rank, forward and backward being mirror images:
+
+    forward    dense | encode | messages || central | decode | marginal
+    backward   dense | marginal | encode | messages || central | decode
+
+Ranks wait for each other only through messages and in the final sum. Where in the epoch a rank's dense
+seconds fall is not recorded: they are spread evenly over its exchanges and its end.
+
+Shapes: N ranks, any leading batch axes of the costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost import PairCosts
+from simulator.maxplus import Semantics, ring_finish
+from simulator.workload import Exchange, Workload, message_bytes
+
+F64 = NDArray[np.float64]
+Links = Literal["shared", "apart"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeTime:
+    """One exchange of a simulated epoch. Seconds; means over ranks but for ``flight_s``, the slowest rank's."""
+
+    layer: int
+    direction: Literal["forward", "backward"]
+    num_bytes: int  # of all ranks
+    flight_s: float  # from the first rank's start to the last one's end
+    waiting_s: float  # of the messages, not hidden behind central
+    hidden_s: float  # of the messages, behind central
+    coding_s: float  # encode and decode
+    product_s: float  # central and marginal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTime:
+    """A simulated training epoch."""
+
+    epoch_s: float
+    exchanges: tuple[ExchangeTime, ...]
+    held_s: float
+    dense_s: float
+    weight_gradient_s: float
+    num_bytes: int  # rows sent by all ranks
+
+    @property
+    def waiting_s(self) -> float:
+        return sum(exchange.waiting_s for exchange in self.exchanges)
+
+    @property
+    def hidden_s(self) -> float:
+        return sum(exchange.hidden_s for exchange in self.exchanges)
+
+
+def simulate(
+    workload: Workload,
+    costs: PairCosts,
+    *,
+    semantics: Semantics = "posted",
+    links: Links = "apart",
+    overlap: bool = True,
+) -> EpochTime:
+    """The epoch of a workload over a network.
+
+    ``links``: whether a rank's messages share its link, one after another, or every pair has one of its
+    own. That matters for posted messages only: in the other semantics one goes at a time.
+    """
+    n = workload.ranks
+    clock = workload.held_s.copy()
+    share = workload.dense_s / (len(workload.exchanges) + 1)
+    times = []
+    for exchange in workload.exchanges:
+        clock = clock + share
+        if exchange.direction == "backward":
+            clock = clock + exchange.marginal_s
+        clock = clock + exchange.encode_s
+        ended = flight(exchange, costs, clock, semantics, links)
+        computed = clock + exchange.central_s
+        ready = np.maximum(ended, computed) if overlap else ended + exchange.central_s
+        waiting = ready - computed
+        times.append(
+            ExchangeTime(
+                layer=exchange.layer,
+                direction=exchange.direction,
+                num_bytes=int(exchange.channel_bytes().sum()),
+                flight_s=float(ended.max() - clock.min()),
+                waiting_s=float(waiting.mean()),
+                hidden_s=float((ended - clock - waiting).mean()),
+                coding_s=float((exchange.encode_s + exchange.decode_s).mean()),
+                product_s=float((exchange.central_s + exchange.marginal_s).mean()),
+            )
+        )
+        clock = ready + exchange.decode_s
+        if exchange.direction == "forward":
+            clock = clock + exchange.marginal_s
+    end = float((clock + share).max()) + (workload.weight_gradient_s if n > 1 else 0.0)
+    return EpochTime(
+        epoch_s=end,
+        exchanges=tuple(times),
+        held_s=float(workload.held_s.mean()),
+        dense_s=float(workload.dense_s.mean()),
+        weight_gradient_s=workload.weight_gradient_s if n > 1 else 0.0,
+        num_bytes=workload.epoch_bytes(),
+    )
+
+
+def flight(exchange: Exchange, costs: PairCosts, start: F64, semantics: Semantics, links: Links) -> F64:
+    """When each rank has sent and received all of an exchange: [N], on the clock of ``start``."""
+    ring = costs.ring_costs(exchange.channel_bytes())
+    if semantics == "posted" and links == "apart":
+        arrived = (ring + start[None, :]).max(axis=1, initial=-np.inf)  # by receiver, over senders
+        sent = (ring + start[None, :]).max(axis=0, initial=-np.inf)
+        apart: F64 = np.maximum(start, np.maximum(arrived, sent))
+        return apart
+    return ring_finish(ring, start, semantics)
+
+
+def with_bits(workload: Workload, bits: int) -> Workload:
+    """The same rows at another width, coding at the recorded seconds: 1, 2, 3, 4, 8, 16 or 32."""
+    return replace(
+        workload,
+        exchanges=tuple(replace(e, bits=np.full(len(e.bits), bits, np.uint8)) for e in workload.exchanges),
+    )
+
+
+def variance_bound(workload: Workload) -> float:
+    """Sum over messages of the variance that rounding adds to the aggregates (AdaQP, Theorems 1 and 3).
+
+    alpha_squared * e * (max - min)^2 / 6 / (2^b - 1)^2 for each message of b <= 8 bits; learned coefficients (NaN)
+    count as 1. It orders assignments; it is not the variance of a gradient.
+    """
+    total = 0.0
+    for exchange in workload.exchanges:
+        rounded = (exchange.bits > 0) & (exchange.bits <= 8)
+        steps = 2.0 ** exchange.bits[rounded] - 1
+        alpha = np.nan_to_num(exchange.alpha_squared[rounded], nan=1.0)
+        total += float((alpha * exchange.range_squared[rounded] / steps**2).sum() * exchange.row_entries / 6)
+    return total
+
+
+def limit_s(workload: Workload, costs: PairCosts, bits: int = 2) -> float:
+    """No assignment does better: the longer of compute alone and messages at ``bits`` alone, and the gradients.
+
+    Compute: the slowest rank's. Messages: the slowest channel of each exchange, at its bandwidth.
+    """
+    compute = workload.held_s + workload.dense_s
+    wire = 0.0
+    for exchange in workload.exchanges:
+        compute = compute + exchange.central_s + exchange.marginal_s
+        size = int(message_bytes(exchange.row_entries, np.array([bits], np.uint8))[0])
+        wire += float((costs.theta_s_per_byte * exchange.rows * size).max(initial=0.0))
+    return max(float(compute.max()), wire) + (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
