@@ -46,7 +46,7 @@ def compare(
 ) -> dict[str, Measured]:
     """Train ``base`` with each variant's overrides on ``lab`` (which is up), one rank a host.
 
-    ``record``: a folder that takes <number of the variant>.npz, its workload, and costs.json, measured there.
+    ``record``: a folder that takes <number of the variant>.npz, its workload, and machine.toml, measured there.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
@@ -112,7 +112,7 @@ def _rank(job: dict[str, Any]) -> None:
 
 def _record(world: MpiWorld, trainers: dict[str, Trainer], told: dict[str, Any], folder: Path) -> None:
     """The workload of every contestant, and the costs of the network."""
-    from simulator import costs_file
+    from simulator import machine
     from simulator import workload as workloads
     from toolkit.comm.calibrate import measure, sizes_between
     from toolkit.train.loop import medians
@@ -127,7 +127,7 @@ def _record(world: MpiWorld, trainers: dict[str, Trainer], told: dict[str, Any],
             longest = max(longest, *(int(e.channel_bytes().max()) for e in recorded.exchanges))
     fits = measure(world.comm, sizes_between(1000, world.broadcast(longest)))
     if fits is not None:
-        costs_file.save(costs_file.of_fits(fits, world.size), folder / "costs.json")
+        machine.write(machine.measured([f"nl{i + 1}" for i in range(world.size)], fits), folder / "machine.toml")
 
 
 def _key(text: str) -> Any:

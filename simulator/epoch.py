@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import PairCosts
+from simulator.events import run_shared
 from simulator.maxplus import Semantics, ring_finish
+from simulator.topology import Topology
 from simulator.workload import Exchange, Workload, message_bytes
 
 F64 = NDArray[np.float64]
@@ -64,15 +66,15 @@ class EpochTime:
 
 def simulate(
     workload: Workload,
-    costs: PairCosts,
+    network: PairCosts | Topology,
     *,
     semantics: Semantics = "posted",
     links: Links = "apart",
     overlap: bool = True,
 ) -> EpochTime:
-    """The epoch of a workload over a network.
+    """The epoch of a workload over a network: the costs of its pairs, or links that messages share fairly.
 
-    ``links``: whether a rank's messages share its link, one after another, or every pair has one of its
+    ``links``, for costs of pairs: whether a rank's messages go one after another, or every pair has a link of its
     own. That matters for posted messages only: in the other semantics one goes at a time.
     """
     n = workload.ranks
@@ -84,7 +86,7 @@ def simulate(
         if exchange.direction == "backward":
             clock = clock + exchange.marginal_s
         clock = clock + exchange.encode_s
-        ended = flight(exchange, costs, clock, semantics, links)
+        ended = flight(exchange, network, clock, semantics, links)
         computed = clock + exchange.central_s
         ready = np.maximum(ended, computed) if overlap else ended + exchange.central_s
         waiting = ready - computed
@@ -114,9 +116,11 @@ def simulate(
     )
 
 
-def flight(exchange: Exchange, costs: PairCosts, start: F64, semantics: Semantics, links: Links) -> F64:
+def flight(exchange: Exchange, network: PairCosts | Topology, start: F64, semantics: Semantics, links: Links) -> F64:
     """When each rank has sent and received all of an exchange: [N], on the clock of ``start``."""
-    ring = costs.ring_costs(exchange.channel_bytes())
+    if isinstance(network, Topology):
+        return run_shared(exchange.channel_bytes().T, start, semantics, network).finish_s
+    ring = network.ring_costs(exchange.channel_bytes())
     if semantics == "posted" and links == "apart":
         arrived = (ring + start[None, :]).max(axis=1, initial=-np.inf)  # by receiver, over senders
         sent = (ring + start[None, :]).max(axis=0, initial=-np.inf)

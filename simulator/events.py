@@ -76,7 +76,8 @@ def run_ring(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> RingRun
 def run_shared(num_bytes: ArrayLike, start: ArrayLike, semantics: Semantics, topology: Topology) -> RingRun:
     """Messages of ``num_bytes`` [N, N] (row the *receiver*; 0: none) over shared links; ``start`` [N] seconds.
 
-    A message waits for its pair's latency, then its bytes flow at the max-min fair rate.
+    A message waits for its pair's latency, then its bytes flow at the max-min fair rate. Posted messages of a rank
+    all start at once: here the links say what they share, so nothing needs to be assumed about an egress.
     """
     sizes = np.asarray(num_bytes, np.float64)
     if not (sizes >= 0).all():
@@ -91,7 +92,7 @@ def run_shared(num_bytes: ArrayLike, start: ArrayLike, semantics: Semantics, top
     begin, end = [np.nan] * len(amounts), [np.nan] * len(amounts)
     links = _SharedLinks(topology, amounts, places, begin)
     finish = starts.tolist()
-    ready, arrived = _RULES[semantics](n, [a > -np.inf for a in amounts], links.send, finish)
+    ready, arrived = _SHARED_RULES[semantics](n, [a > -np.inf for a in amounts], links.send, finish)
     for rank, time in enumerate(starts.tolist()):
         heappush(links.heap, (time, -1 - rank))
     heap = links.heap
@@ -283,6 +284,23 @@ def _posted(n: int, exists: list[bool], send: Start, finish: list[float]) -> Rea
     return ready, arrived
 
 
+def _together(n: int, exists: list[bool], send: Start, finish: list[float]) -> Reactions:
+    """Posted where the links decide who goes first: a rank's messages all start at once and share what they share."""
+    senders, receivers = _ends(n)
+
+    def ready(time: float, rank: int) -> None:
+        finish[rank] = max(finish[rank], time)
+        for message in range(rank, len(exists), n):
+            if exists[message]:
+                send(time, message)
+
+    def arrived(time: float, message: int) -> None:
+        for rank in (senders[message], receivers[message]):
+            finish[rank] = max(finish[rank], time)
+
+    return ready, arrived
+
+
 class _Rule(Protocol):
     def __call__(self, n: int, exists: list[bool], send: Start, finish: list[float], /) -> Reactions: ...
 
@@ -293,6 +311,7 @@ _RULES: dict[Semantics, _Rule] = {
     "rendezvous": _rendezvous,
     "posted": _posted,
 }
+_SHARED_RULES: dict[Semantics, _Rule] = _RULES | {"posted": _together}
 
 
 class _SharedLinks:

@@ -12,13 +12,14 @@ import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 import networkx as nx
 import numpy as np
 
-from simulator.cost import CostError, PairCosts
+from simulator.cost import CostError, Fit, PairCosts
 from simulator.topology import Topology, build
 
 MACHINE_VERSION = 1
@@ -193,6 +194,35 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 Part = TypeVar("Part", Host, Link)
 _TOP = ("version", "name", "switches", "hosts", "links", "fitted")
 _FITTED = ("theta_s_per_byte", "gamma_s", "low_bytes", "high_bytes")
+
+
+def measured(hosts: Iterable[str], fits: Mapping[tuple[int, int], Fit]) -> Machine:
+    """The machine of a job: ``hosts`` names each rank's, ``fits`` the costs of every ordered pair.
+
+    Where two lines were fitted to a pair, the second's: rows are long messages. Links are not known, so none are given.
+    """
+    names = list(hosts)
+    ranks = len(names)
+    runs = [(name, len(list(group))) for name, group in groupby(names)]
+    if len({name for name, _ in runs}) < len(runs):  # ranks of a host apart: each rank stands for itself
+        runs = [(f"rank{rank}", 1) for rank in range(ranks)]
+    theta, gamma = np.zeros((ranks, ranks)), np.zeros((ranks, ranks))
+    for (sender, receiver), found in fits.items():
+        theta[sender, receiver] = found.lines[-1].theta_s_per_byte
+        gamma[sender, receiver] = found.lines[-1].gamma_s
+    costs = PairCosts(
+        theta_s_per_byte=theta,
+        gamma_s=gamma,
+        low_bytes=max((found.lines[0].low_bytes for found in fits.values()), default=0.0),
+        high_bytes=min((found.lines[-1].high_bytes for found in fits.values()), default=math.inf),
+    )
+    parts = tuple(Host(name=name.replace("/", "-") or "host", devices=devices) for name, devices in runs)
+    return Machine(name="measured", hosts=parts, fitted=costs)
+
+
+def find(name: str) -> Machine:
+    """A preset by its name, or a machine.toml by its path."""
+    return preset(name) if name in PRESETS or not Path(name).exists() else read(Path(name))
 
 
 def read(path: Path) -> Machine:

@@ -129,7 +129,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_config(calibrate)
     _add_ranks(calibrate)
-    calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="file to write (default costs.json)")
+    calibrate.add_argument("--out", default="machine.toml", metavar="FILE", help="file to write (machine.toml)")
 
     simulate = _command(
         commands,
@@ -139,7 +139,12 @@ def parser() -> argparse.ArgumentParser:
         "Needs no MPI and no torch.",
     )
     simulate.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
-    simulate.add_argument("--costs", required=True, metavar="FILE", help="what `bitring calibrate` wrote")
+    simulate.add_argument(
+        "--machine",
+        required=True,
+        metavar="FILE",
+        help="a machine.toml (docs/machine.md; `bitring calibrate` writes one), or a preset such as emulated-4",
+    )
     simulate.add_argument(
         "--bits", type=int, choices=(1, 2, 3, 4, 8, 16, 32), help="all messages at this width (default: as recorded)"
     )
@@ -148,9 +153,10 @@ def parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument(
         "--links",
-        choices=("apart", "shared"),
-        default="apart",
-        help="posted messages of a rank: each pair has a link of its own, or all share one",
+        choices=("auto", "fair", "apart", "shared"),
+        default="auto",
+        help="fair: messages share the machine's links, max-min; apart: each pair has one of its own; shared: a rank's "
+        "go one after another; auto: apart where costs were measured, else fair",
     )
     simulate.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")
     simulate.add_argument("--json", action="store_true", help="the same for programs")

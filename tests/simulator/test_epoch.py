@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import costs_file
-from simulator.cost import CostError, PairCosts, fit
+from simulator import machine
+from simulator.cost import PairCosts, fit
 from simulator.epoch import limit_s, simulate, variance_bound, with_bits
 from simulator.workload import Exchange, Workload, message_bytes
 
@@ -116,24 +116,24 @@ def test_bits_change_bytes_and_variance():
     assert variance_bound(with_bits(dataclasses.replace(load, exchanges=(learned,)), 2)) > 0
 
 
-def test_costs_come_back_and_foreign_files_are_refused(tmp_path):
+def test_messages_over_links_of_their_own_take_what_their_pairs_cost():
+    """A machine whose pairs share nothing, as shared links and as costs of pairs."""
+    emulated = machine.preset("emulated-4")
+    load = workload(4)
+    shared = simulate(load, emulated.topology())
+    assert shared.epoch_s == pytest.approx(simulate(load, emulated.pair_costs()).epoch_s, rel=1e-9)
+    capped = machine.preset("four-by-four-100g")
+    sixteen = workload(16, seed=3)
+    apart = simulate(sixteen, capped.pair_costs()).epoch_s
+    assert simulate(sixteen, capped.topology()).epoch_s > apart, "sixteen devices share four NICs"
+
+
+def test_a_measured_machine_comes_back(tmp_path):
     sizes = np.array([1000, 2000, 4000, 8000, 16000])
-    fits = {(s, r): fit(sizes, 1e-7 * (1 + s) * sizes + 1e-4) for s in range(2) for r in range(2) if s != r}
-    measured = costs_file.of_fits(fits, 2, ("made up",))
-    path = tmp_path / "costs.json"
-    costs_file.save(measured, path)
-    again = costs_file.load(path)
-    assert np.allclose(again.costs.theta_s_per_byte, [[0, 1e-7], [2e-7, 0]])
-    assert (again.costs.low_bytes, again.costs.high_bytes, again.notes) == (1000, 16000, ("made up",))
-    for text in (
-        "",
-        "[]",
-        "{}",
-        path.read_text().replace('"version": 1', '"version": 9'),
-        path.read_text().replace("0.0,", "-1.0,"),
-    ):
-        path.write_text(text)
-        with pytest.raises(CostError):
-            costs_file.load(path)
-    with pytest.raises(CostError):
-        costs_file.load(tmp_path / "absent")
+    fits = {(s, r): fit(sizes, 1e-7 * (1 + s) * sizes + 1e-4) for s in range(3) for r in range(3) if s != r}
+    machine.write(machine.measured(["a", "a", "b"], fits), tmp_path / "machine.toml")
+    again = machine.find(str(tmp_path / "machine.toml"))
+    assert again.host_of == ("a", "a", "b")
+    assert np.allclose(again.pair_costs().theta_s_per_byte, 1e-7 * np.array([[0, 1, 1], [2, 0, 2], [3, 3, 0]]))
+    assert (again.pair_costs().low_bytes, again.pair_costs().high_bytes) == (1000, 16000)
+    assert machine.measured(["a", "b", "a"], fits).host_of == ("rank0", "rank1", "rank2")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import platform
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from simulator.costs_file import MeasuredCosts
+from simulator.cost import Fit
 from toolkit import config as configs
 from toolkit import plan as planning
 from toolkit import report
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 def calibrate(world: World, config: configs.Config, out: Path) -> int:
     """Measure every ordered pair in the range of bytes that the configuration sends, and write the costs."""
-    from simulator import costs_file
+    from simulator import machine
     from toolkit.comm.calibrate import measure, sizes_between
 
     if not isinstance(world, MpiWorld) or world.size < 2:
@@ -37,15 +38,15 @@ def calibrate(world: World, config: configs.Config, out: Path) -> int:
     sizes = sizes_between(*channel_bytes(config, partition))
     log.info("measuring %d pairs at %d sizes", world.size * (world.size - 1), len(sizes))
     fits = measure(world.comm, sizes)
+    hosts = world.gather(platform.node())
 
     def write() -> None:
-        assert fits is not None
-        measured = costs_file.of_fits(fits, world.size)
+        assert fits is not None and hosts is not None
         try:
-            costs_file.save(measured, out)
+            machine.write(machine.measured(hosts, fits), out)
         except OSError as error:
             raise UserError(f"can't write {out}: {error.strerror}; name another file with --out") from None
-        print(describe(measured, out))
+        print(describe(fits, world.size, out))
 
     on_root(world, write)
     return 0
@@ -63,17 +64,21 @@ def channel_bytes(config: configs.Config, partition: cache.CachedPartition) -> t
     return (int(every.min()), int(every.max())) if len(every) else (1000, 1_000_000)
 
 
-def describe(measured: MeasuredCosts, out: Path) -> str:
+def describe(fits: dict[tuple[int, int], Fit], n: int, out: Path) -> str:
     """Bandwidth and latency of every pair."""
-    costs, n = measured.costs, measured.costs.ranks
+    from simulator import machine
+
+    costs = machine.measured(["host"] * n, fits).pair_costs()
     apart = ~np.eye(n, dtype=bool)
+    residual = max(found.median_residual for found in fits.values())
+    notes = [f"pair {s} -> {r}: {text}" for (s, r), found in fits.items() for text in found.warnings()]
     with np.errstate(divide="ignore"):
         mbit = 8e-6 / costs.theta_s_per_byte
     lines = [
         f"{n * (n - 1)} pairs, {report.num_bytes(costs.low_bytes)} to {report.num_bytes(costs.high_bytes)} a message",
         f"bandwidth {mbit[apart].min():,.0f} to {mbit[apart].max():,.0f} Mbit/s, latency "
         f"{report.seconds(costs.gamma_s[apart].min())} to {report.seconds(costs.gamma_s[apart].max())}, "
-        f"lines miss the measurements by {measured.median_residual:.1%} at most (median of a pair)",
+        f"lines miss the measurements by {residual:.1%} at most (median of a pair)",
     ]
     if n <= WIDEST_TABLE:
         body = [[str(s), *("." if s == r else f"{mbit[s, r]:,.0f}" for r in range(n))] for s in range(n)]
@@ -82,4 +87,4 @@ def describe(measured: MeasuredCosts, out: Path) -> str:
             "Mbit/s, from the rank on the left to the rank above:",
             report.table(body, ["", *map(str, range(n))]),
         ]
-    return "\n".join([*lines, *measured.notes, str(out)])
+    return "\n".join([*lines, *notes, str(out)])

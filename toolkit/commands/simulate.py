@@ -7,10 +7,10 @@ import dataclasses
 import json
 from pathlib import Path
 
-from simulator import costs_file, workload
-from simulator.cost import CostError
+from simulator import machine, workload
 from simulator.epoch import EpochTime, limit_s, simulate, variance_bound, with_bits
-from simulator.workload import WorkloadError
+from simulator.machine import Machine, MachineError
+from simulator.workload import Workload, WorkloadError
 from toolkit import report
 from toolkit.errors import UserError
 
@@ -18,31 +18,47 @@ HEADER = ["layer", "direction", "bytes", "in flight", "waited for", "hidden", "c
 
 
 def run(args: argparse.Namespace) -> int:
-    path = Path(args.workload)
-    path = path / "workload.npz" if path.is_dir() else path
-    try:
-        recorded = workload.load(path)
-        measured = costs_file.load(Path(args.costs))
-    except (WorkloadError, CostError) as error:
-        raise UserError(f"{error}; `bitring train` leaves a workload, `bitring calibrate` costs") from None
-    if measured.costs.ranks != recorded.ranks:
-        raise UserError(
-            f"{path} is of {recorded.ranks} ranks and {args.costs} of {measured.costs.ranks}; calibrate with as many"
-        )
+    recorded, found = _read(Path(args.workload), args.machine)
     chosen = recorded if args.bits is None else with_bits(recorded, args.bits)
-    time = simulate(chosen, measured.costs, semantics=args.semantics, links=args.links, overlap=not args.no_overlap)
-    best_s = limit_s(chosen, measured.costs)
+    costs = found.pair_costs()
+    fair = args.links == "fair" or (args.links == "auto" and found.fitted is None)
+    time = simulate(
+        chosen,
+        found.topology() if fair else costs,
+        semantics=args.semantics,
+        links="shared" if args.links == "shared" else "apart",
+        overlap=not args.no_overlap,
+    )
+    best_s = limit_s(chosen, costs)
     if args.json:
         plain = dataclasses.asdict(time) | {"limit_s": best_s, "variance_bound": variance_bound(chosen)}
         print(json.dumps(plain, indent=1))
         return 0
-    print(describe(time, chosen, best_s))
-    beyond = [text for e in chosen.exchanges for text in measured.costs.warnings(e.channel_bytes())]
-    print("".join(f"\nmind: {text}" for text in dict.fromkeys(beyond)), end="")
+    print(describe(time, chosen, found, best_s))
+    beyond = [text for exchange in chosen.exchanges for text in costs.warnings(exchange.channel_bytes())]
+    for text in dict.fromkeys(beyond):
+        print(f"\nmind: {text}")
     return 0
 
 
-def describe(time: EpochTime, chosen: workload.Workload, best_s: float) -> str:
+def _read(path: Path, name: str) -> tuple[Workload, Machine]:
+    path = path / "workload.npz" if path.is_dir() else path
+    try:
+        recorded = workload.load(path)
+        found = machine.find(name)
+    except WorkloadError as error:
+        raise UserError(f"{error}; `bitring train` leaves a workload in its run folder") from None
+    except MachineError as error:
+        raise UserError(f"{error}; `bitring calibrate` writes a machine.toml") from None
+    if found.ranks != recorded.ranks:
+        raise UserError(
+            f"{path} is of {recorded.ranks} ranks, and machine {found.name} has {found.ranks} devices; "
+            "take a machine of as many, or calibrate one"
+        )
+    return recorded, found
+
+
+def describe(time: EpochTime, chosen: Workload, found: Machine, best_s: float) -> str:
     """The epoch, stage by stage."""
     rows = [
         [
@@ -54,12 +70,12 @@ def describe(time: EpochTime, chosen: workload.Workload, best_s: float) -> str:
         for e in time.exchanges
     ]
     pairs = [
-        ("graph", f"{chosen.graph}, {chosen.ranks} ranks, {chosen.transport}"),
+        ("graph", f"{chosen.graph}, {chosen.ranks} ranks, {chosen.transport}, on machine {found.name}"),
         ("epoch", report.seconds(time.epoch_s)),
         ("messages", f"{report.seconds(time.waiting_s)} waited for, {report.seconds(time.hidden_s)} hidden"),
         ("rows sent", f"{report.num_bytes(time.num_bytes)} by all ranks"),
         ("dense", f"{report.seconds(time.dense_s)}, held products {report.seconds(time.held_s)}"),
-        ("gradients", report.seconds(time.weight_gradient_s)),
+        ("gradients", f"{report.seconds(time.weight_gradient_s)}, as recorded"),
         ("variance", f"{variance_bound(chosen):.3g} (bound on what rounding adds to the aggregates)"),
         ("limit", f"{report.seconds(best_s)} at 2 bits: the longer of compute alone and messages alone, and gradients"),
     ]
