@@ -59,7 +59,8 @@ int64_t bitring_code_bytes(int64_t entries, int bits);
  * mask_row[i] of mask [*, D] is 1. It has bits[i] of 1, 2, 4, 8 or 32 (its floats as they are, no metadata);
  * 4 bytes of metadata go to out + meta_place[i], its codes to out + code_place[i].
  * where[i] and key: its noise. range (may be NULL): max - min of each message.
- * BITRING_NOT_FINITE: message *bad, the first, holds a NaN or an infinity; *bad is -1 otherwise. */
+ * BITRING_NOT_FINITE: message *bad, the first of fewer bits than 32 to do so, holds a NaN or an infinity; *bad is -1
+ * otherwise. */
 int bitring_quantise_f32(int64_t count, int64_t D, int64_t kept, const float *x, const int64_t *row,
                          const uint8_t *mask, const int64_t *mask_row, const uint8_t *bits,
                          const int64_t *meta_place, const int64_t *code_place, const uint64_t *where, uint64_t key,

@@ -208,11 +208,14 @@ BITRING_INLINE int64_t quantise_messages(int64_t first, int64_t past, const Mess
         else if constexpr (sizeof(T) == 4) source = row;
         else
             for (int64_t c = 0; c < m.D; ++c) entries[c] = load(row + c);
-        float low, high;
-        if (!range_of(source, m.kept, &low, &high) && bad < 0) bad = i;
-        if (range) range[i] = high - low;
         uint8_t *codes = out + m.code_place[i];
         const int bits = m.bits[i];
+        float low = 0.0f, high = 0.0f;
+        if (bits != 32 || range) {
+            const bool finite = range_of(source, m.kept, &low, &high);
+            if (!finite && bits != 32 && bad < 0) bad = i;
+            if (range) range[i] = high - low;
+        }
         if (bits == 32) {
             std::memcpy(codes, source, static_cast<size_t>(m.kept) * 4);
             continue;

@@ -154,7 +154,7 @@ quantise_messages(Messages m, const T *x, const uint64_t *where, uint64_t key, u
         const Range range = range_of(row, mask, D, lane);
         const bool infinite = __ballot_sync(kAll, range.largest >= kExponent) != 0;
         if (lane == 0) {
-            if (infinite) atomicMin(bad, static_cast<unsigned long long>(i));
+            if (infinite && m.bits[i] != 32) atomicMin(bad, static_cast<unsigned long long>(i));
             if (ranges) ranges[i] = (range.high + 0.0f) - (range.low + 0.0f);
         }
         uint8_t *codes = out + m.code_place[i];

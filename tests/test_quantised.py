@@ -16,7 +16,7 @@ from toolkit.comm.widths import Fixed, Uniform
 from toolkit.errors import UserError
 from toolkit.graph.part import build_parts
 from toolkit.train.noise import measure
-from toolkit.train.trainer import Trainer, parameter_copies
+from toolkit.train.trainer import Trainer
 
 RANKS = 3
 
@@ -102,13 +102,44 @@ def test_kernels_and_plain_code_write_the_same_bytes(masked, name, monkeypatch):
     assert run() == fast
 
 
-def trainers(world, transport, method, *, kind="gcn", dtype="float32"):
+def test_rows_wider_than_the_kernels_take_go_by_plain_code():
+    x = torch.randn(3, native.WIDEST_ROW + 5)
+    for name, bits in (("float32", 32), ("quantised", 4)):
+        codec = codecs.make(name, torch.float32)
+        messages = listing(np.random.default_rng(0), (3,), 3)
+        layout = make_layout(messages, np.full(3, bits, np.uint8), x.shape[1], codec.sizes)
+        out = torch.zeros_like(x)
+        codec.decode(codec.encode(x, None, layout, 1, None), None, layout, out, add=False)
+        assert torch.allclose(out, x, atol=1.0 if bits == 4 else 0)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_is_not_finite_passes_unquantised_and_is_refused_quantised(plain, monkeypatch):
+    if plain:
+        monkeypatch.setattr(native, "available", lambda *tensors: False)
+    x = torch.ones(3, 8)
+    x[1, 2] = torch.nan
+    messages = listing(np.random.default_rng(0), (3,), 3)
+    codec = codecs.Quantised()
+    exact = make_layout(messages, np.full(3, 32, np.uint8), 8, codec.sizes)
+    out = torch.zeros_like(x)
+    codec.decode(codec.encode(x, None, exact, 1, None), None, exact, out, add=False)
+    assert out.isnan().sum() == 1
+    for bits in ([2, 2, 2], [2, 2, 32]):
+        layout = make_layout(messages, np.array(bits, np.uint8), 8, codec.sizes)
+        if layout.bits[messages.rows.tolist().index(1)] == 32:
+            codec.encode(x, None, layout, 1, None)
+        else:
+            with pytest.raises(codecs.NotFiniteError, match="holds a NaN"):
+                codec.encode(x, None, layout, 1, None)
+
+
+def trainers(world, transport, method, *, kind="gcn", norm="layer"):
     graph = random_graph(60, 12, mean_degree=6.0)
     parts = np.random.default_rng(1).integers(0, RANKS, graph.num_nodes)
     config = configs.Config(
-        model=configs.Model(kind=kind, layers=3, hidden=16, norm="layer", activation="elu"),
+        model=configs.Model(kind=kind, layers=3, hidden=16, norm=norm, activation="elu"),
         method=configs.Method(**method),
-        train=configs.Train(dtype=dtype),
     )
     return Trainer(list(build_parts(graph, parts, RANKS))[world.rank], config, world, transport)
 
@@ -147,11 +178,14 @@ def test_noise_falls_with_the_bits_and_averages_out(kind, plan):
     assert noise(32).codec == 0
 
 
-def test_measuring_noise_changes_nothing():
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_measuring_noise_changes_nothing(norm):
+    """Neither weights nor running means of a normalisation, neither bytes nor seconds."""
+
     def work(world, transport):
         found = []
         for measured in (False, True):
-            trainer = trainers(world, transport, {"codec": "quantised", "widths": "uniform", "period": 2})
+            trainer = trainers(world, transport, {"codec": "quantised", "widths": "uniform", "period": 2}, norm=norm)
             for epoch in range(4):
                 trainer.step(epoch)
                 if measured:
@@ -159,11 +193,12 @@ def test_measuring_noise_changes_nothing():
                     measure(trainer, epoch + 1)
                     assert trainer.ledger.seconds == before
             counts = {key: sent.tolist() for key, sent in trainer.ledger.sent.items()}
-            found.append((parameter_copies(trainer.parameters), counts, trainer.ledger.weight_gradient_bytes))
+            state = {name: tensor.clone() for name, tensor in trainer.network.state_dict().items()}
+            found.append((state, counts, trainer.ledger.weight_gradient_bytes))
         return found
 
     plain, measured = run_ranks(RANKS, work)[0]
-    assert all(torch.equal(a, b) for a, b in zip(plain[0], measured[0], strict=True))
+    assert all(torch.equal(tensor, measured[0][name]) for name, tensor in plain[0].items())
     assert plain[1:] == measured[1:]
 
 

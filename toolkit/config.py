@@ -208,6 +208,11 @@ class Method:
     overlap: bool = _f(True, "let messages travel while the rows at home are aggregated; false: wait for them first")
     plan: str = _f("exact", "exact; paper; or steps of the exact plan joined by '+': once, kept, narrow, needed")
 
+    @property
+    def lossy(self) -> bool:
+        """Whether the codec changes rows."""
+        return self.codec == "bfloat16" or (self.codec == "quantised" and (self.widths != "fixed" or self.bits < 32))
+
     def __post_init__(self) -> None:
         _in_range(self, "method", "period", 1, LARGEST)
         _require(
@@ -276,6 +281,17 @@ class Config:
     model: Model = field(default_factory=Model)
     method: Method = field(default_factory=Method)
     train: Train = field(default_factory=Train)
+
+    def __post_init__(self) -> None:
+        _require(
+            not (self.method.codec == "quantised" and self.train.dtype == "float64"),
+            "method.codec is quantised, which rounds float32 rows, and train.dtype is float64; change one of them",
+        )
+        _require(
+            self.train.noise_every == 0 or self.method.lossy,
+            f"train.noise_every is {self.train.noise_every}, and the codec adds no noise; "
+            "set it to 0, or method.codec to quantised with method.bits below 32",
+        )
 
 
 SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]

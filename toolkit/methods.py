@@ -60,4 +60,6 @@ def codec_text(method: config.Method) -> str:
     """A codec and its widths, for people."""
     if method.codec != "quantised":
         return method.codec
-    return f"quantised, {'2, 4 or 8 bits, drawn' if method.widths == 'uniform' else f'{method.bits} bits'}"
+    if method.widths == "uniform":
+        return "quantised, 2, 4 or 8 bits, drawn"
+    return f"quantised, {method.bits} bit{'s' if method.bits > 1 else ''}"

@@ -18,6 +18,7 @@ STATUS_FUNCTIONS = (
     "dequantise_f32",
 )  # fmt: skip
 WIDEST_MASK = 1 << 16  # columns that the mask kernel takes
+WIDEST_ROW = 1 << 16  # entries of a row that the quantising kernels take
 BUILT = Path(__file__).resolve().parent.parent / "cuda" / "build" / "libbitring.so"
 
 

@@ -62,7 +62,8 @@ def follow(part: Part, config: Config, world: World, transport: Transport, steps
 def single_process(graph: Graph, config: Config, steps: int) -> Trajectory:
     """The same steps in one process, whole rows, no exchange, no pruning: the reference."""
     reference = dataclasses.replace(
-        config, method=dataclasses.replace(config.method, name="vanilla", plan="paper", codec="float32")
+        config,
+        method=dataclasses.replace(config.method, name="vanilla", plan="paper", codec="float32", quantise_all=False),
     )
     return follow(whole(graph), reference, Solo(), Nothing(), steps)
 

@@ -56,6 +56,8 @@ def _do(args: argparse.Namespace) -> int:
         Lab.uniform(args.hosts, args.rate, args.delay).up()
         print(f"{args.hosts} hosts, nl1 to nl{args.hosts}: every directed pair {args.rate}, {args.delay}")
     elif args.command == "run":
+        if args.ranks_per_host < 1 or not args.argv:
+            raise UserError("run takes a command, and 1 or more ranks a host: run python train.py")
         return Lab.found().mpirun(args.argv, ranks_per_host=args.ranks_per_host).returncode
     elif args.command == "status":
         found = Lab.found()
@@ -66,9 +68,9 @@ def _do(args: argparse.Namespace) -> int:
         print(lab.counters(), end="")
     else:
         found = Lab.found()
-        for host in (args.host,) if args.command == "nic" else (args.sender, args.receiver):
-            if not 0 <= host < found.hosts:
-                raise UserError(f"host {host}; give 0 to {found.hosts - 1}")
+        ends = (args.host,) if args.command == "nic" else (args.sender, args.receiver)
+        if len(set(ends)) < len(ends) or not all(0 <= host < found.hosts for host in ends):
+            raise UserError(f"hosts {ends}; give different ones of 0 to {found.hosts - 1}")
         if args.command == "nic":
             found.with_nic(args.host, args.rate)
         else:

@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 MOST_HOSTS = 32
 EAGER_BYTES = 4 << 20  # messages up to that go without asking the receiver: a rendezvous makes no progress in compute
 UNITS_BIT_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+SMALLEST = {"rate": 1e3, "delay": 1e-9}
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 
 
@@ -153,7 +154,7 @@ class Lab:
 
     def _changed(self, other: Lab) -> Lab:
         other._write()
-        os.kill(int((state_folder() / "linkd.pid").read_text()), signal.SIGHUP)
+        os.kill(_linkd(), signal.SIGHUP)
         time.sleep(0.05)
         return other
 
@@ -178,10 +179,8 @@ class Lab:
 
 def down() -> None:
     """Take everything down; nothing to do where nothing is up."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((state_folder() / "linkd.pid").read_text())
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "linkd":
-            os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(UserError, ProcessLookupError):
+        os.kill(_linkd(), signal.SIGTERM)
     listed = subprocess.run(["ip", "netns", "list"], check=True, stdout=subprocess.PIPE, text=True).stdout
     for name in re.findall(r"^(nl\d+)\b", listed, flags=re.MULTILINE):
         inside = subprocess.run(["ip", "netns", "pids", name], check=False, stdout=subprocess.PIPE, text=True).stdout
@@ -195,9 +194,18 @@ def down() -> None:
 
 def counters() -> str:
     """What the wires have counted so far."""
-    os.kill(int((state_folder() / "linkd.pid").read_text()), signal.SIGUSR1)
+    os.kill(_linkd(), signal.SIGUSR1)
     time.sleep(0.2)
     return (state_folder() / "linkd.log").read_text()
+
+
+def _linkd() -> int:
+    """The process that emulates the wires."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((state_folder() / "linkd.pid").read_text())
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "linkd":
+            return pid
+    raise UserError("the emulated wires are not running; start them anew: python -m bench.netlab up 4 100mbit 100us")
 
 
 def bits_per_second(text: str) -> float:
@@ -214,8 +222,8 @@ def _quantity(text: str, units: dict[str, float], what: str, example: str) -> fl
     if text == "0":
         return 0.0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.lower())
-    if found is None or found[2] not in units:
-        raise UserError(f"{what} {text!r}; give one like {example} ({', '.join(units)})")
+    if found is None or found[2] not in units or float(found[1]) * units[found[2]] < SMALLEST[what]:
+        raise UserError(f"{what} {text!r}; give one like {example} ({', '.join(units)}), or 0")
     return float(found[1]) * units[found[2]]
 
 

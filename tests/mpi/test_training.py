@@ -149,7 +149,7 @@ def test_a_row_that_is_not_finite_is_named(world, shared_tmp):
     trainer = Trainer(part, config, world, transport)
     with torch.no_grad():
         trainer.parameters[0][0, 0] = float("nan")
-    with pytest.raises(UserError, match=rf"rank {world.rank}, epoch 1, layer 1, forward: the row of node \d+ holds"):
+    with pytest.raises(UserError, match=rf"epoch 1, layer 1, forward, at rank {world.rank}: the row of node \d+ holds"):
         trainer.step(0)
 
 

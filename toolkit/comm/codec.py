@@ -24,7 +24,7 @@ NOT_FINITE = 2  # status of the kernel
 
 
 class NotFiniteError(Exception):
-    """A row holds a NaN or an infinity, and has no range to quantise in."""
+    """A row that is to be quantised holds a NaN or an infinity, and so has no range."""
 
     def __init__(self, node: int) -> None:
         super().__init__(f"the row of node {node} holds a NaN or an infinity")
@@ -62,7 +62,7 @@ class Plain:
         return 0, entries * self.dtype.itemsize
 
     def encode(self, rows_XD: Tensor, masks: Tensor | None, layout: Layout, key: int, ranges: Tensor | None) -> Tensor:
-        if self.dtype == torch.float32 and native.available(rows_XD):
+        if self.dtype == torch.float32 and _kernel_takes(rows_XD):
             return _kernel_encode(rows_XD, masks, layout, key, ranges)
         wire = gather(rows_XD, masks, layout)
         if ranges is not None and len(wire):
@@ -70,7 +70,7 @@ class Plain:
         return wire.to(self.dtype).contiguous().view(-1).view(torch.uint8)
 
     def decode(self, payload: Tensor, masks: Tensor | None, layout: Layout, out_XD: Tensor, *, add: bool) -> None:
-        if self.dtype == torch.float32 and native.available(out_XD):
+        if self.dtype == torch.float32 and _kernel_takes(out_XD):
             _kernel_decode(payload, masks, layout, out_XD, add=add)
             return
         wire = payload.view(self.dtype).view(-1, layout.entries)
@@ -89,7 +89,7 @@ class Quantised:
         return 0 if bits == UNQUANTISED else rounding.META_BYTES, rounding.code_bytes(entries, bits)
 
     def encode(self, rows_XD: Tensor, masks: Tensor | None, layout: Layout, key: int, ranges: Tensor | None) -> Tensor:
-        if native.available(rows_XD):
+        if _kernel_takes(rows_XD):
             return _kernel_encode(rows_XD, masks, layout, key, ranges)
         wire = gather(rows_XD, masks, layout).float().numpy()
         if ranges is not None and len(wire):
@@ -109,7 +109,7 @@ class Quantised:
         return layout.buffer
 
     def decode(self, payload: Tensor, masks: Tensor | None, layout: Layout, out_XD: Tensor, *, add: bool) -> None:
-        if native.available(out_XD):
+        if _kernel_takes(out_XD):
             _kernel_decode(payload, masks, layout, out_XD, add=add)
             return
         bits, buffer = layout.bits.numpy(), payload.numpy()
@@ -156,6 +156,10 @@ def kept_columns(masks: Tensor, layout: Layout) -> Tensor:
     return torch.from_numpy(places - chosen.shape[1] * np.arange(len(chosen))[:, None])
 
 
+def _kernel_takes(rows_XD: Tensor) -> bool:
+    return native.available(rows_XD) and rows_XD.shape[1] <= native.WIDEST_ROW
+
+
 def _kernel_encode(rows: Tensor, masks: Tensor | None, layout: Layout, key: int, ranges: Tensor | None) -> Tensor:
     bad, rows = ctypes.c_int64(-1), rows.contiguous()
     status = native.status(
@@ -179,7 +183,7 @@ def _kernel_decode(payload: Tensor, masks: Tensor | None, layout: Layout, out: T
 
 
 def exact(dtype: torch.dtype) -> Plain:
-    """The codec that loses nothing of ``dtype``: layer 0 and evaluation use it always."""
+    """The codec that loses nothing of ``dtype``."""
     return Plain(dtype)
 
 

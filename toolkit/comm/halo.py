@@ -205,8 +205,9 @@ class Crossing:
                 key = self._noise.key(self._phase, step.layer, direction)
                 payload = self._codec.encode(rows, masks, way.out, key, ranges)
             except NotFiniteError as error:
+                when = f"epoch {self._noise.epoch + 1}" if self._phase == "train" else "evaluation"
                 raise UserError(
-                    f"rank {self._rank}, epoch {self._noise.epoch + 1}, layer {step.layer}, {direction}: {error}; "
+                    f"{when}, layer {step.layer}, {direction}, at rank {self._rank}: {error}; "
                     "training diverged: lower train.lr or scale the features (data.feature_norm)"
                 ) from None
         if self._trace is not None and ranges is not None:

@@ -25,8 +25,11 @@ def run(args: argparse.Namespace) -> int:
         if value < least:
             raise UserError(f"{name} is {value}; give a number >= {least}")
     config = read_config(args)
-    if config.method.codec == "float32":
-        raise UserError("method.codec is float32, which adds no noise; set method.codec=quantised, or bfloat16")
+    if not config.method.lossy:
+        raise UserError(
+            f"the codec, {methods.codec_text(config.method)}, adds no noise; "
+            "set method.codec=quantised with method.bits below 32, or bfloat16"
+        )
     return in_job(args, config, lambda world: noise(world, config, args))
 
 
@@ -36,6 +39,8 @@ def noise(world: World, config: configs.Config, args: argparse.Namespace) -> int
     from toolkit.train.process import prepare_process
     from toolkit.train.trainer import Trainer, make_transport
 
+    if world.size == 1:
+        raise UserError("one rank sends nothing, so there is no noise; give -np 2 or more")
     prepare_process(world, config.train.threads)
     part = on_root(world, lambda: cache.ensure(config, world.size, log.info)).load(world.rank)
     transport = make_transport(world, config.method)

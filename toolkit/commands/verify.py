@@ -16,7 +16,6 @@ from toolkit.graph import cache
 if TYPE_CHECKING:
     from toolkit.verify import Verification
 
-UNQUANTISED = 32
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
 
 
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     if args.tolerance is not None and not args.tolerance >= 0:
         raise UserError(f"--tolerance is {args.tolerance}; give a number >= 0")
     config = read_config(args)
-    if config.method.codec == "quantised" and (config.method.bits < UNQUANTISED or config.method.widths != "fixed"):
+    if config.method.codec == "quantised" and config.method.lossy:
         raise UserError(
             "method.codec quantised adds noise on purpose: `bitring noise` measures it; "
             "verify takes float32, or quantised with method.bits = 32"

@@ -57,8 +57,10 @@ def _gradients(trainer: Trainer, epoch: int, *, exact: bool = False, draw: int =
             trainer.gradients(epoch)
     else:
         trainer.engine.draw = draw
-        trainer.gradients(epoch)
-        trainer.engine.draw = 0
+        try:
+            trainer.gradients(epoch)
+        finally:
+            trainer.engine.draw = 0
     network = trainer.network
     groups = [list(layer.parameters()) for layer in network.layers]
     for group, norm in zip(groups, network.norms, strict=False):

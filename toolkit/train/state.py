@@ -42,7 +42,7 @@ FREE = {
     "run": {"name", "out", "timeout_s", "grace_s", "tensorboard"},
     "data": {"root", "path"},  # what lies there is compared by its content
     "partition": {"cache"},
-    "train": {"epochs", "threads", "checkpoint_every", "keep_checkpoints"},
+    "train": {"epochs", "threads", "checkpoint_every", "keep_checkpoints", "noise_every"},
 }
 
 

@@ -76,9 +76,11 @@ def record_workload(
 def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
     recorder, engine = RangeRecorder(), trainer.engine
     engine.trace = recorder
-    with trainer.aside():
-        trainer.gradients(epoch=trainer.config.train.epochs)
-    engine.trace = None
+    try:
+        with trainer.aside():
+            trainer.gradients(epoch=trainer.config.train.epochs)
+    finally:
+        engine.trace = None
     coefficients = _halo_coefficients(trainer.part, engine.kind)
     routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
     return RankRecord(

@@ -97,14 +97,17 @@ class Trainer:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Passes whose bytes and seconds count for nothing."""
+        """Passes whose bytes and seconds count for nothing, and that move no running mean of a normalisation."""
         ledger = self.ledger
+        buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         sent = {key: count.copy() for key, count in ledger.sent.items()}
         gradient_bytes, seconds = ledger.weight_gradient_bytes, ledger.seconds.copy()
         try:
             yield
         finally:
             ledger.sent, ledger.weight_gradient_bytes, ledger.seconds = sent, gradient_bytes, seconds
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
     def step(self, epoch: int) -> EpochResult:
         """One epoch: gradients and an update."""
