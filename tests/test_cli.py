@@ -56,8 +56,8 @@ def test_help_is_fast_and_names_every_command():
     result = run("--help")
     assert time.perf_counter() - begin < 3, "help must not wait for torch"
     assert result.returncode == 0
-    commands = ("train", "partition", "plan", "verify", "noise", "calibrate", "simulate", "data", "config", "methods")
-    for command in (*commands, "doctor", "check"):
+    commands = ("train", "partition", "plan", "verify", "noise", "calibrate", "simulate", "data", "config")
+    for command in (*commands, "tune", "methods", "doctor", "check"):
         assert re.search(rf"^ +{command}\b", result.stdout, re.MULTILINE)
 
 

@@ -138,28 +138,36 @@ def parser() -> argparse.ArgumentParser:
         "simulate:run",
         "Needs no MPI and no torch.",
     )
-    simulate.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
-    simulate.add_argument(
-        "--machine",
-        required=True,
-        metavar="FILE",
-        help="a machine.toml (docs/machine.md; `bitring calibrate` writes one), or a preset such as emulated-4",
-    )
     simulate.add_argument(
         "--bits", type=int, choices=(1, 2, 3, 4, 8, 16, 32), help="all messages at this width (default: as recorded)"
     )
     simulate.add_argument(
-        "--semantics", choices=("posted", "eager", "rendezvous", "barrier"), default="posted", help="of the ring"
+        "--policy",
+        metavar="NAME",
+        help="widths by a policy: adaptive, exact, hull, glpk, highs, uniform, random, fixed",
     )
     simulate.add_argument(
-        "--links",
-        choices=("auto", "fair", "apart", "shared"),
-        default="auto",
-        help="fair: messages share the machine's links, max-min; apart: each pair has one of its own; shared: a rank's "
-        "go one after another; auto: apart where costs were measured, else fair",
+        "--lam", type=float, default=0.5, metavar="X", help="lambda: 0 least time, 1 least variance (default 0.5)"
+    )
+    simulate.add_argument(
+        "--group-size", type=int, default=100, metavar="K", help="messages that share a width (default 100)"
     )
     simulate.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")
-    simulate.add_argument("--json", action="store_true", help="the same for programs")
+
+    tune = _command(
+        commands,
+        "tune",
+        "which lambda and group size: the front of time and variance of a recorded run",
+        "tune:run",
+        "Offline: needs no MPI and no torch.",
+    )
+    tune.add_argument("--lambdas", type=int, default=11, metavar="K", help="how many lambdas from 0 to 1 (default 11)")
+    tune.add_argument(
+        "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
+    )
+    tune.add_argument("--policy", default="adaptive", metavar="NAME", help="(default adaptive: exact where it applies)")
+    for sub in (simulate, tune):
+        _add_network(sub)
 
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
     data_commands = data.add_subparsers(metavar="COMMAND", required=True)
@@ -220,6 +228,28 @@ def _add_config(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
         metavar="section.key=value",
         help="override a key, as often as you like: --set model.kind=sage --set train.epochs=50",
     )
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    """What a simulated epoch needs: a workload, a machine, how its ring goes."""
+    parser.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
+    parser.add_argument(
+        "--machine",
+        required=True,
+        metavar="FILE",
+        help="a machine.toml (docs/machine.md; `bitring calibrate` writes one), or a preset such as emulated-4",
+    )
+    parser.add_argument(
+        "--semantics", choices=("posted", "eager", "rendezvous", "barrier"), default="posted", help="of the ring"
+    )
+    parser.add_argument(
+        "--links",
+        choices=("auto", "fair", "apart", "shared"),
+        default="auto",
+        help="fair: messages share the machine's links, max-min; apart: each pair has one of its own; shared: a rank's "
+        "go one after another; auto: apart where costs were measured, else fair",
+    )
+    parser.add_argument("--json", action="store_true", help="the same for programs")
 
 
 def _add_ranks(parser: argparse.ArgumentParser) -> None:

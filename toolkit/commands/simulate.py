@@ -7,9 +7,14 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
+
 from simulator import machine, workload
+from simulator.assignment import assign_workload
+from simulator.cost import PairCosts
 from simulator.epoch import EpochTime, limit_s, simulate, variance_bound, with_bits
 from simulator.machine import Machine, MachineError
+from simulator.policy import ProblemError, SolverError
 from simulator.workload import Workload, WorkloadError
 from toolkit import report
 from toolkit.errors import UserError
@@ -18,10 +23,12 @@ HEADER = ["layer", "direction", "bytes", "in flight", "waited for", "hidden", "c
 
 
 def run(args: argparse.Namespace) -> int:
-    recorded, found = _read(Path(args.workload), args.machine)
-    chosen = recorded if args.bits is None else with_bits(recorded, args.bits)
+    recorded, found = read_both(Path(args.workload), args.machine)
     costs = found.pair_costs()
-    fair = args.links == "fair" or (args.links == "auto" and found.fitted is None)
+    chosen = recorded if args.bits is None else with_bits(recorded, args.bits)
+    if args.policy is not None:
+        chosen = _assigned(recorded, costs, args)
+    fair = uses_links(found, args.links)
     time = simulate(
         chosen,
         found.topology() if fair else costs,
@@ -41,7 +48,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: Path, name: str) -> tuple[Workload, Machine]:
+def uses_links(found: Machine, links: str) -> bool:
+    """Whether messages share the machine's links, rather than costing what their pairs cost."""
+    return links == "fair" or (links == "auto" and found.fitted is None)
+
+
+def _assigned(recorded: Workload, costs: PairCosts, args: argparse.Namespace) -> Workload:
+    try:
+        assigned = assign_workload(recorded, costs, args.policy, lam=args.lam, group_size=args.group_size)
+    except (ProblemError, SolverError) as error:
+        raise UserError(str(error)) from None
+    widths, counts = np.unique(np.concatenate([e.bits for e in assigned.workload.exchanges]), return_counts=True)
+    if not args.json:
+        spread = ", ".join(f"{count:,} of {width} bits" for width, count in zip(widths, counts, strict=True))
+        print(f"{args.policy}, lambda {args.lam:g}, groups of {args.group_size}: {spread}; ", end="")
+        print(f"solved in {report.seconds(assigned.solve_s)}, gap {assigned.gap:.1e}\n")
+    return assigned.workload
+
+
+def read_both(path: Path, name: str) -> tuple[Workload, Machine]:
     path = path / "workload.npz" if path.is_dir() else path
     try:
         recorded = workload.load(path)

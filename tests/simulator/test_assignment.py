@@ -1,0 +1,81 @@
+"""Policies over a whole epoch: every message gets its own group's width."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.assignment import assign_workload, knee, tune
+from simulator.epoch import variance_bound, with_bits
+from simulator.policy import ProblemError
+from tests.simulator.test_epoch import costs, workload
+
+
+def rounds_s(load, network):
+    """The slowest channel of every round, summed."""
+    total, ranks = 0.0, load.ranks
+    for exchange in load.exchanges:
+        num_bytes = exchange.channel_bytes()
+        seconds = np.where(exchange.rows > 0, network.theta_s_per_byte * num_bytes + network.gamma_s, 0.0)
+        for step in range(1, ranks):
+            total += max(seconds[sender, (sender + step) % ranks] for sender in range(ranks))
+    return total
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 5), st.integers(0, 10**6), st.sampled_from([1, 3, 50]), st.floats(0, 1))
+def test_what_a_policy_promises_is_what_the_workload_holds(ranks, seed, group_size, lam):
+    """Its variance and its rounds' seconds, counted anew from every message's own width."""
+    load, network = workload(ranks, seed), costs(ranks)
+    assigned = assign_workload(load, network, "adaptive", lam=lam, group_size=group_size)
+    assert variance_bound(assigned.workload) == pytest.approx(assigned.variance, rel=1e-9)
+    assert assigned.rounds_s == pytest.approx(rounds_s(assigned.workload, network), rel=1e-9)
+    assert 0 <= assigned.gap < 0.2
+    again = assign_workload(load, network, "adaptive", lam=lam, group_size=group_size)
+    for one, two in zip(assigned.workload.exchanges, again.workload.exchanges, strict=True):
+        assert np.array_equal(one.bits, two.bits)
+
+
+def test_fixed_gives_one_width_and_lambda_its_ends():
+    load, network = workload(), costs()
+    fixed = assign_workload(load, network, "fixed")
+    assert {int(b) for e in fixed.workload.exchanges for b in e.bits} == {8}
+    least_variance = assign_workload(load, network, "adaptive", lam=1.0, group_size=5)
+    assert least_variance.variance == pytest.approx(variance_bound(with_bits(load, 8)))
+    least_time = assign_workload(load, network, "adaptive", lam=0.0, group_size=5)
+    assert least_time.rounds_s == pytest.approx(rounds_s(with_bits(load, 2), network))
+    assert least_time.rounds_s < least_variance.rounds_s
+    with pytest.raises(ProblemError, match="there is no policy 'best'"):
+        assign_workload(load, network, "best")
+
+
+def test_adaptive_beats_draws_at_the_same_lambda():
+    load, network = workload(4, 7), costs(4)
+    spread = [dataclasses.replace(e, range_squared=np.exp(6 * e.range_squared)) for e in load.exchanges]
+    load = dataclasses.replace(load, exchanges=tuple(spread))
+    adaptive = assign_workload(load, network, "adaptive", lam=0.5, group_size=2)
+    for seed in range(5):
+        drawn = assign_workload(load, network, "uniform", lam=0.5, group_size=2, key=seed)
+        assert adaptive.variance < drawn.variance or adaptive.rounds_s < drawn.rounds_s
+
+
+def test_learned_coefficients_count_as_one():
+    load = workload()
+    learned = tuple(dataclasses.replace(e, alpha_squared=np.full(len(e.bits), np.nan)) for e in load.exchanges)
+    assigned = assign_workload(dataclasses.replace(load, exchanges=learned), costs(), "adaptive")
+    assert np.isfinite(assigned.variance) and np.isnan(assigned.workload.exchanges[0].alpha_squared).all()
+
+
+def test_the_front_of_tune():
+    load, network = workload(), costs(theta=1e-6)
+    points = tune(load, network, network, lambdas=[0.0, 0.25, 0.5, 0.75, 1.0], group_sizes=[1, 10])
+    assert len(points) == 10
+    front = sorted((p for p in points if p.on_front), key=lambda p: p.epoch.epoch_s)
+    assert front and knee(points) in front
+    assert all(a.variance >= b.variance for a, b in itertools.pairwise(front))
+    for point in points:
+        beaten = any(f.epoch.epoch_s <= point.epoch.epoch_s and f.variance <= point.variance for f in front)
+        assert beaten
