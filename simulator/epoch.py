@@ -15,14 +15,15 @@ Shapes: N ranks, any leading batch axes of the costs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import PairCosts
-from simulator.events import run_shared
+from simulator.events import RingRun, run_ring, run_shared
 from simulator.maxplus import Semantics, ring_finish
+from simulator.timeline import Span, Transfer, transfers
 from simulator.topology import Topology
 from simulator.workload import Exchange, Workload, message_bytes
 
@@ -78,42 +79,118 @@ def simulate(
     own. That matters for posted messages only: in the other semantics one goes at a time.
     """
     n = workload.ranks
-    clock = workload.held_s.copy()
-    share = workload.dense_s / (len(workload.exchanges) + 1)
-    times = []
-    for exchange in workload.exchanges:
-        clock = clock + share
-        if exchange.direction == "backward":
-            clock = clock + exchange.marginal_s
-        clock = clock + exchange.encode_s
-        ended = flight(exchange, network, clock, semantics, links)
-        computed = clock + exchange.central_s
-        ready = np.maximum(ended, computed) if overlap else ended + exchange.central_s
-        waiting = ready - computed
-        times.append(
-            ExchangeTime(
-                layer=exchange.layer,
-                direction=exchange.direction,
-                num_bytes=int(exchange.channel_bytes().sum()),
-                flight_s=float(ended.max() - clock.min()),
-                waiting_s=float(waiting.mean()),
-                hidden_s=float((ended - clock - waiting).mean()),
-                coding_s=float((exchange.encode_s + exchange.decode_s).mean()),
-                product_s=float((exchange.central_s + exchange.marginal_s).mean()),
-            )
-        )
-        clock = ready + exchange.decode_s
-        if exchange.direction == "forward":
-            clock = clock + exchange.marginal_s
-    end = float((clock + share).max()) + (workload.weight_gradient_s if n > 1 else 0.0)
+    steps, end_s = walk(workload, network, semantics=semantics, links=links, overlap=overlap)
     return EpochTime(
-        epoch_s=end,
-        exchanges=tuple(times),
+        epoch_s=end_s,
+        exchanges=tuple(_told(step) for step in steps),
         held_s=float(workload.held_s.mean()),
         dense_s=float(workload.dense_s.mean()),
         weight_gradient_s=workload.weight_gradient_s if n > 1 else 0.0,
         num_bytes=workload.epoch_bytes(),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """One exchange on every rank's clock, [N] seconds each: when what begins."""
+
+    exchange: Exchange
+    dense: F64
+    marginal: F64  # backward; forward it follows `decode`
+    encode: F64
+    start: F64  # of the messages, and of the central product
+    ended: F64  # of the messages: all sent, all received
+    decode: F64
+    end: F64
+
+
+def walk(
+    workload: Workload, network: PairCosts | Topology, *, semantics: Semantics, links: Links, overlap: bool
+) -> tuple[list[Step], float]:
+    """Every exchange of an epoch, and the epoch's end. As ``simulate``, with the clocks shown."""
+    clock = workload.held_s.copy()
+    share = workload.dense_s / (len(workload.exchanges) + 1)
+    steps = []
+    for exchange in workload.exchanges:
+        backward = exchange.direction == "backward"
+        marginal = clock + share
+        encode = marginal + exchange.marginal_s if backward else marginal
+        start = encode + exchange.encode_s
+        ended = flight(exchange, network, start, semantics, links)
+        ready = np.maximum(ended, start + exchange.central_s) if overlap else ended + exchange.central_s
+        end = ready + exchange.decode_s + (0.0 if backward else exchange.marginal_s)
+        steps.append(
+            Step(
+                exchange=exchange,
+                dense=clock,
+                marginal=marginal,
+                encode=encode,
+                start=start,
+                ended=ended,
+                decode=ready,
+                end=end,
+            )
+        )
+        clock = end
+    return steps, float((clock + share).max()) + (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
+
+
+def _told(step: Step) -> ExchangeTime:
+    exchange = step.exchange
+    waiting = step.decode - (step.start + exchange.central_s)
+    return ExchangeTime(
+        layer=exchange.layer,
+        direction=exchange.direction,
+        num_bytes=int(exchange.channel_bytes().sum()),
+        flight_s=float(step.ended.max() - step.start.min()),
+        waiting_s=float(waiting.mean()),
+        hidden_s=float((step.ended - step.start - waiting).mean()),
+        coding_s=float((exchange.encode_s + exchange.decode_s).mean()),
+        product_s=float((exchange.central_s + exchange.marginal_s).mean()),
+    )
+
+
+def timeline(workload: Workload, network: PairCosts | Topology, **choices: Any) -> tuple[list[Span], list[Transfer]]:
+    """Every rank's stages, and every message, of a simulated epoch. ``choices`` as for ``walk``."""
+    steps, end_s = walk(workload, network, **choices)
+    spans = [Span(rank=r, name="held products", begin_s=0.0, end_s=float(s)) for r, s in enumerate(workload.held_s)]
+    messages: list[Transfer] = []
+    for step in steps:
+        exchange = step.exchange
+        name = f"layer {exchange.layer} {exchange.direction}"
+        decoded = step.decode + exchange.decode_s
+        pieces = [
+            ("dense", step.dense, step.marginal),
+            ("marginal", step.marginal, step.encode),
+            ("encode", step.encode, step.start),
+            ("central", step.start, step.start + exchange.central_s),
+            ("wait", step.start + exchange.central_s, step.decode),
+            ("decode", step.decode, decoded),
+            ("marginal", decoded, step.end),
+        ]
+        for stage, begin, end in pieces:
+            spans += [
+                Span(rank=r, name=stage, begin_s=float(b), end_s=float(e))
+                for r, (b, e) in enumerate(zip(begin, end, strict=True))
+                if e > b
+            ]
+        messages += transfers(_messages(exchange, network, step.start, choices), exchange.channel_bytes().T, name)
+    last = steps[-1].end if steps else workload.held_s
+    summed = end_s - (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
+    spans += [Span(rank=r, name="dense", begin_s=float(b), end_s=summed) for r, b in enumerate(last)]
+    spans += [Span(rank=r, name="weight gradients", begin_s=summed, end_s=end_s) for r in range(workload.ranks)]
+    return spans, messages
+
+
+def _messages(exchange: Exchange, network: PairCosts | Topology, start: F64, choices: dict[str, Any]) -> RingRun:
+    if isinstance(network, Topology):
+        return run_shared(exchange.channel_bytes().T, start, choices["semantics"], network)
+    ring = network.ring_costs(exchange.channel_bytes())
+    if choices["semantics"] == "posted" and choices["links"] == "apart":
+        begin = np.where(np.isfinite(ring), start[None, :], np.nan)
+        finish = flight(exchange, network, start, "posted", "apart")
+        return RingRun(finish_s=finish, begin_s=begin, end_s=begin + ring)
+    return run_ring(ring, start, choices["semantics"])
 
 
 def flight(exchange: Exchange, network: PairCosts | Topology, start: F64, semantics: Semantics, links: Links) -> F64:

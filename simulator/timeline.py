@@ -218,6 +218,7 @@ def gantt(path: Path, spans: Sequence[Span], messages: Sequence[Transfer], title
     """A picture (its kind by the suffix: png, svg, pdf): each rank's stages, and below them what it receives."""
     try:
         figure_of = importlib.import_module("matplotlib.figure").Figure
+        colours = importlib.import_module("matplotlib").colormaps["tab20"]
     except ImportError:
         raise TimelineError("the picture needs matplotlib: pip install matplotlib") from None
     ranks = sorted({span.rank for span in spans} | {m.receiver for m in messages})
@@ -235,7 +236,7 @@ def gantt(path: Path, spans: Sequence[Span], messages: Sequence[Transfer], title
             ):
                 bars = [(i.begin_s, i.end_s - i.begin_s) for i in items if i.name == name]
                 if bars:
-                    axes.broken_barh(bars, (low, 0.4), color=f"C{name_number % 10}", alpha=0.8, label=label)
+                    axes.broken_barh(bars, (low, 0.4), color=colours(name_number % 20), alpha=0.8, label=label)
                     label = None
     axes.set_yticks([row + 0.5 for row in range(len(ranks))], [f"rank {rank}" for rank in ranks])
     axes.invert_yaxis()

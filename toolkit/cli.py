@@ -138,21 +138,34 @@ def parser() -> argparse.ArgumentParser:
         "simulate:run",
         "Needs no MPI and no torch.",
     )
-    simulate.add_argument(
-        "--bits", type=int, choices=(1, 2, 3, 4, 8, 16, 32), help="all messages at this width (default: as recorded)"
+    trace = _command(
+        commands,
+        "trace",
+        "the timeline of a simulated epoch, for Perfetto and as a picture",
+        "trace:run",
+        "One track a rank and a link, arrows from send to receive.",
     )
-    simulate.add_argument(
-        "--policy",
-        metavar="NAME",
-        help="widths by a policy: adaptive, exact, hull, glpk, highs, uniform, random, fixed",
-    )
-    simulate.add_argument(
-        "--lam", type=float, default=0.5, metavar="X", help="lambda: 0 least time, 1 least variance (default 0.5)"
-    )
-    simulate.add_argument(
-        "--group-size", type=int, default=100, metavar="K", help="messages that share a width (default 100)"
-    )
-    simulate.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")
+    trace.add_argument("--out", default="timeline.json.gz", metavar="FILE", help="(default timeline.json.gz)")
+    trace.add_argument("--picture", metavar="FILE", help="a Gantt picture besides: .png, .svg or .pdf")
+    for sub in (simulate, trace):
+        sub.add_argument(
+            "--bits",
+            type=int,
+            choices=(1, 2, 3, 4, 8, 16, 32),
+            help="all messages at this width (default: as recorded)",
+        )
+        sub.add_argument(
+            "--policy",
+            metavar="NAME",
+            help="widths by a policy: adaptive, exact, hull, glpk, highs, uniform, random, fixed",
+        )
+        sub.add_argument(
+            "--lam", type=float, default=0.5, metavar="X", help="lambda: 0 least time, 1 least variance (default 0.5)"
+        )
+        sub.add_argument(
+            "--group-size", type=int, default=100, metavar="K", help="messages that share a width (default 100)"
+        )
+        sub.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")
 
     tune = _command(
         commands,
@@ -166,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
     )
     tune.add_argument("--policy", default="adaptive", metavar="NAME", help="(default adaptive: exact where it applies)")
-    for sub in (simulate, tune):
+    for sub in (simulate, trace, tune):
         _add_network(sub)
 
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")

@@ -1,6 +1,7 @@
 """A simulated epoch against a plain walk through its stages, and its limits."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator import machine
 from simulator.cost import PairCosts, fit
-from simulator.epoch import limit_s, simulate, variance_bound, with_bits
+from simulator.epoch import limit_s, simulate, timeline, variance_bound, with_bits
 from simulator.workload import Exchange, Workload, message_bytes
 
 
@@ -137,3 +138,25 @@ def test_a_measured_machine_comes_back(tmp_path):
     assert np.allclose(again.pair_costs().theta_s_per_byte, 1e-7 * np.array([[0, 1, 1], [2, 0, 2], [3, 3, 0]]))
     assert (again.pair_costs().low_bytes, again.pair_costs().high_bytes) == (1000, 16000)
     assert machine.measured(["a", "b", "a"], fits).host_of == ("rank0", "rank1", "rank2")
+
+
+@pytest.mark.parametrize("semantics", ["posted", "eager", "rendezvous", "barrier"])
+@pytest.mark.parametrize("links", ["apart", "shared"])
+def test_a_timeline_shows_the_epoch_that_is_told(semantics, links):
+    """Stages of a rank follow one another without gaps or overlap; the last ends the epoch; messages fit between."""
+    load, network = workload(4, 5), costs(4)
+    choices = {"semantics": semantics, "links": links, "overlap": True}
+    told = simulate(load, network, **choices)
+    spans, messages = timeline(load, network, **choices)
+    assert max(span.end_s for span in spans) == pytest.approx(told.epoch_s, rel=1e-12)
+    for rank in range(4):
+        own = sorted((s for s in spans if s.rank == rank), key=lambda s: (s.begin_s, s.end_s))
+        assert own[0].begin_s == 0.0
+        for one, two in itertools.pairwise(own):
+            assert two.begin_s == pytest.approx(one.end_s, abs=1e-12)
+    assert len(messages) == sum(int((e.rows > 0).sum()) for e in load.exchanges)
+    assert sum(m.num_bytes for m in messages) == told.num_bytes
+    flights = [max(m.end_s for m in messages if m.name == f"layer {e.layer} {e.direction}") for e in told.exchanges]
+    begun = [min(m.begin_s for m in messages if m.name == f"layer {e.layer} {e.direction}") for e in told.exchanges]
+    for flight_s, begin, end in zip((e.flight_s for e in told.exchanges), begun, flights, strict=True):
+        assert end - begin <= flight_s + 1e-12

@@ -25,9 +25,7 @@ HEADER = ["layer", "direction", "bytes", "in flight", "waited for", "hidden", "c
 def run(args: argparse.Namespace) -> int:
     recorded, found = read_both(Path(args.workload), args.machine)
     costs = found.pair_costs()
-    chosen = recorded if args.bits is None else with_bits(recorded, args.bits)
-    if args.policy is not None:
-        chosen = _assigned(recorded, costs, args)
+    chosen = chosen_widths(recorded, costs, args)
     fair = uses_links(found, args.links)
     time = simulate(
         chosen,
@@ -53,7 +51,12 @@ def uses_links(found: Machine, links: str) -> bool:
     return links == "fair" or (links == "auto" and found.fitted is None)
 
 
-def _assigned(recorded: Workload, costs: PairCosts, args: argparse.Namespace) -> Workload:
+def chosen_widths(recorded: Workload, costs: PairCosts, args: argparse.Namespace) -> Workload:
+    """As recorded, or at --bits, or by --policy."""
+    if args.policy is None:
+        return recorded if args.bits is None else with_bits(recorded, args.bits)
+    if args.bits is not None:
+        raise UserError(f"--bits {args.bits} and --policy {args.policy} both choose widths; give one of them")
     try:
         assigned = assign_workload(recorded, costs, args.policy, lam=args.lam, group_size=args.group_size)
     except (ProblemError, SolverError) as error:
