@@ -6,10 +6,10 @@ the same workload with other bits, so that epoch.py evaluates what was assigned,
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.cost import PairCosts
 from simulator.epoch import EpochTime, Links, simulate, variance_bound
 from simulator.maxplus import Semantics
-from simulator.policy import DEFAULT_BITS, Assignment, Settings, assign, rounds_of
+from simulator.policy import DEFAULT_BITS, Assignment, RoundProblem, Settings, assign, best_front, rounds_of
 from simulator.stragglers import mix
 from simulator.topology import Topology
 from simulator.workload import Exchange, Workload
@@ -45,18 +45,38 @@ def assign_workload(
     key: int = 0,
 ) -> Assigned:
     """Give every message its width. ``lam``: 0 least time, 1 least variance. ProblemError for what can't be posed."""
-    exchanges, found = [], []
-    for number, exchange in enumerate(workload.exchanges):
-        known = replace(exchange, alpha_squared=np.nan_to_num(exchange.alpha_squared, nan=1.0))
-        rounds = rounds_of(known, costs.theta_s_per_byte, costs.gamma_s, group_size, bits=bits)
-        solved = [
-            assign(policy, problem, Settings(lam=lam, key=mix(key, number, step)))
-            for step, problem in enumerate(rounds)
-        ]
-        exchanges.append(replace(exchange, bits=_message_bits(exchange, solved)))
-        found += solved
+    solve = partial(assign, policy)
+    return _assigned(
+        workload,
+        [
+            [solve(problem, Settings(lam=lam, key=mix(key, number, step))) for step, problem in enumerate(rounds)]
+            for number, rounds in enumerate(problems_of(workload, costs, group_size, bits))
+        ],
+    )
+
+
+def problems_of(
+    workload: Workload, costs: PairCosts, group_size: int, bits: tuple[int, ...] = DEFAULT_BITS
+) -> list[list[RoundProblem]]:
+    """The rounds of every exchange as problems; learned coefficients (NaN) count as 1."""
+    return [
+        rounds_of(
+            replace(exchange, alpha_squared=np.nan_to_num(exchange.alpha_squared, nan=1.0)),
+            costs.theta_s_per_byte,
+            costs.gamma_s,
+            group_size,
+            bits=bits,
+        )
+        for exchange in workload.exchanges
+    ]
+
+
+def _assigned(workload: Workload, solved: Sequence[Sequence[Assignment]]) -> Assigned:
+    pairs = zip(workload.exchanges, solved, strict=True)
+    exchanges = tuple(replace(exchange, bits=_message_bits(exchange, rounds)) for exchange, rounds in pairs)
+    found = [one for rounds in solved for one in rounds]
     return Assigned(
-        workload=replace(workload, exchanges=tuple(exchanges)),
+        workload=replace(workload, exchanges=exchanges),
         rounds_s=math.fsum(one.seconds for one in found),
         variance=math.fsum(one.variance for one in found),
         gap=max((one.gap for one in found), default=0.0),
@@ -96,25 +116,31 @@ def tune(
     *,
     lambdas: Sequence[float],
     group_sizes: Sequence[int],
-    policy: str = "adaptive",
     semantics: Semantics = "posted",
     links: Links = "apart",
 ) -> list[Point]:
     """Every lambda with every group size; those on the front have no other that is as fast and as exact."""
     points = []
-    for group_size, lam in itertools.product(group_sizes, lambdas):
-        assigned = assign_workload(workload, costs, policy, lam=lam, group_size=group_size)
-        widths = np.concatenate([exchange.bits for exchange in assigned.workload.exchanges])
-        points.append(
-            Point(
-                lam=lam,
-                group_size=group_size,
-                epoch=simulate(assigned.workload, network, semantics=semantics, links=links),
-                variance=variance_bound(assigned.workload),
-                bits=float(widths.mean()) if len(widths) else 0.0,
-                solve_s=assigned.solve_s,
+    for group_size in group_sizes:
+        fronts = [[best_front(problem) for problem in rounds] for rounds in problems_of(workload, costs, group_size)]
+        for lam in lambdas:  # a front holds the answer to every lambda
+            assigned = _assigned(workload, [[front.at(lam) for front in rounds] for rounds in fronts])
+            widths = np.concatenate([exchange.bits for exchange in assigned.workload.exchanges])
+            points.append(
+                Point(
+                    lam=lam,
+                    group_size=group_size,
+                    epoch=simulate(assigned.workload, network, semantics=semantics, links=links),
+                    variance=variance_bound(assigned.workload),
+                    bits=float(widths.mean()) if len(widths) else 0.0,
+                    solve_s=assigned.solve_s,
+                )
             )
-        )
+    return mark_front(points)
+
+
+def mark_front(points: Sequence[Point]) -> list[Point]:
+    """The same points, those on the front of seconds and variance marked."""
     return [replace(point, on_front=not any(_beats(other, point) for other in points)) for point in points]
 
 

@@ -178,7 +178,6 @@ def parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
     )
-    tune.add_argument("--policy", default="adaptive", metavar="NAME", help="(default adaptive: exact where it applies)")
     for sub in (simulate, trace, tune):
         _add_network(sub)
 

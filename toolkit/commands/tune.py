@@ -32,7 +32,6 @@ def run(args: argparse.Namespace) -> int:
             network,
             lambdas=np.linspace(0, 1, args.lambdas).tolist(),
             group_sizes=args.group_sizes,
-            policy=args.policy,
             semantics=args.semantics,
             links=links,  # type: ignore[arg-type]
         )
