@@ -57,7 +57,7 @@ def test_help_is_fast_and_names_every_command():
     assert time.perf_counter() - begin < 3, "help must not wait for torch"
     assert result.returncode == 0
     commands = ("train", "partition", "plan", "verify", "noise", "calibrate", "simulate", "data", "config")
-    for command in (*commands, "tune", "trace", "methods", "doctor", "check"):
+    for command in (*commands, "tune", "trace", "sweep", "methods", "doctor", "check"):
         assert re.search(rf"^ +{command}\b", result.stdout, re.MULTILINE)
 
 

@@ -181,6 +181,35 @@ def parser() -> argparse.ArgumentParser:
     for sub in (simulate, trace, tune):
         _add_network(sub)
 
+    sweep = _command(
+        commands,
+        "sweep",
+        "a grid over lambda, group size, bandwidth and ring, simulated, to a file",
+        "sweep:run",
+        "One JSON object a line. Offline: needs no MPI and no torch.",
+    )
+    sweep.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
+    sweep.add_argument(
+        "--machine", required=True, metavar="FILE", help="a machine.toml, or a preset such as emulated-4"
+    )
+    sweep.add_argument("--lambdas", type=int, default=11, metavar="K", help="how many from 0 to 1 (default 11)")
+    sweep.add_argument(
+        "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
+    )
+    sweep.add_argument(
+        "--bandwidths", type=float, nargs="+", default=[0.1, 1, 10], metavar="X", help="factors (default 0.1 1 10)"
+    )
+    sweep.add_argument(
+        "--semantics",
+        nargs="+",
+        choices=("posted", "eager", "rendezvous", "barrier"),
+        default=["posted"],
+        help="of the ring (default posted)",
+    )
+    sweep.add_argument("--links", choices=("apart", "shared"), default="apart", help="as for simulate")
+    sweep.add_argument("--out", default="sweep.jsonl", metavar="FILE", help="(default sweep.jsonl)")
+    sweep.add_argument("--picture", metavar="FILE", help="the fronts: .png, .svg or .pdf")
+
     data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
     data_commands = data.add_subparsers(metavar="COMMAND", required=True)
     _command(data_commands, "list", "the data sets known by name, and which are on disk", "data:run_list")
