@@ -46,11 +46,11 @@ transport = make_transport(WORLD, configs.Method(transport=os.environ.get("BITRI
 start = transport.start
 
 
-def start_or_fail(payload, send_bytes, receive_bytes):
+def start_or_fail(*arguments):
     here = position.here()
     if WORLD.rank == RANK and (here[Word.EPOCH], here[Word.LAYER], here[Word.BACKWARD]) == (3, 2, 1):
         fail()
-    return start(payload, send_bytes, receive_bytes)
+    return start(*arguments)
 
 
 transport.start = start_or_fail
