@@ -32,6 +32,7 @@ WIDTHS = (2, 4, 8)
 
 def layout_of(rows: int, entries: int, bits: int) -> Layout:
     listing = Listing(
+        lent=True,
         rows=torch.arange(rows),
         mask_rows=torch.arange(rows),
         counts=(rows,),

@@ -25,6 +25,7 @@ def listing(rng, counts, rows, *, unique=True):
     total = sum(counts)
     numbers = rng.permutation(rows)[:total] if unique else np.sort(rng.integers(0, rows, total))
     return Listing(
+        lent=True,
         rows=torch.from_numpy(numbers.astype(np.int64)),
         mask_rows=torch.from_numpy(numbers.astype(np.int64)),
         counts=tuple(counts),

@@ -197,9 +197,15 @@ class Method:
     codec: Literal["float32", "bfloat16", "quantised"] = _f(
         "float32", "how a row is written on the wire; quantised: stochastically rounded to few bits"
     )
-    widths: Literal["fixed", "uniform"] = _f(
-        "fixed", "quantised: method.bits for every message, or each draws from 2, 4, 8 anew every period"
+    widths: Literal["fixed", "uniform", "adaptive"] = _f(
+        "fixed",
+        "quantised: fixed: method.bits for every message; uniform: each draws from 2, 4, 8 every period; "
+        "adaptive: chosen every period from what was sent (AdaQP)",
     )
+    policy: str = _f("adaptive", "adaptive widths: who chooses; adaptive is exact where that applies (docs/what-if.md)")
+    lam: float = _f(0.5, "adaptive widths: 0: least time, 1: least variance")
+    group_size: int = _f(100, "adaptive widths: messages of a channel that share a width")
+    machine: str = _f("", "adaptive widths: a machine.toml or a preset; empty: the network is measured")
     bits: Literal[1, 2, 4, 8, 32] = _f(4, "bits of an entry (codec quantised, widths fixed); 32: unquantised")
     period: int = _f(50, "epochs between assignments of widths")
     quantise_all: bool = _f(
@@ -215,6 +221,12 @@ class Method:
 
     def __post_init__(self) -> None:
         _in_range(self, "method", "period", 1, LARGEST)
+        _in_range(self, "method", "group_size", 1, LARGEST)
+        _require(0 <= self.lam <= 1, f"method.lam is {self.lam}; give a number between 0 and 1")
+        _require(
+            self.widths == "fixed" or self.codec == "quantised",
+            f"method.widths is {self.widths} and method.codec is {self.codec}; widths go with codec quantised",
+        )
         _require(
             not self.quantise_all or (self.codec == "quantised" and self.plan == "paper"),
             f"method.quantise_all goes with codec quantised and plan paper, not {self.codec} and {self.plan}; "

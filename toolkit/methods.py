@@ -62,4 +62,6 @@ def codec_text(method: config.Method) -> str:
         return method.codec
     if method.widths == "uniform":
         return "quantised, 2, 4 or 8 bits, drawn"
+    if method.widths == "adaptive":
+        return f"quantised, adaptive widths (8 bits at first), lambda {method.lam:g}"
     return f"quantised, {method.bits} bit{'s' if method.bits > 1 else ''}"

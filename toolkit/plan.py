@@ -133,13 +133,13 @@ def quantises(config: configs.Config, kind: PassKind, layer: int) -> bool:
 
 
 def message_bytes(config: configs.Config, kind: PassKind, step: LayerStep) -> float:
-    """Bytes of one message of a step; where widths are drawn, on average.
+    """Bytes of one message of a step; where widths are drawn, on average; adaptive ones, in the first period.
 
     Evaluation is exact whatever the codec; float32 is as wide as the arithmetic.
     """
     method = config.method
     if quantises(config, kind, step.layer):
-        widths = DRAWN_FROM if method.widths == "uniform" else (method.bits,)
+        widths = {"uniform": DRAWN_FROM, "adaptive": (8,), "fixed": (method.bits,)}[method.widths]
         return sum(rounding.message_bytes(step.entries, bits) for bits in widths) / len(widths)
     if kind == "train" and method.codec == "bfloat16":
         return 2 * step.entries

@@ -33,6 +33,7 @@ class Listing:
 
     rows: Tensor  # [m] row of the matrix that a message is read from, or goes to
     mask_rows: Tensor  # [m] row of its dropout mask
+    lent: bool  # inner rows that others borrow; else halo rows
     counts: tuple[int, ...]  # [N] messages to, or from, each peer
     nodes: NDArray[np.int64]  # [m] global ids
     ids: NDArray[np.uint64]  # [m] node and rank that borrows it: what keys a message's noise and its drawn width
@@ -56,6 +57,7 @@ def make_route(part: Part, step: LayerStep) -> Route:
     lent_nodes, borrowed_nodes = part.nodes[rows], part.halo_nodes[slots]
     return Route(
         lent=Listing(
+            lent=True,
             rows=torch.from_numpy(rows),
             mask_rows=torch.from_numpy(rows),
             counts=tuple(np.bincount(borrowers, minlength=part.ranks).tolist()),
@@ -63,6 +65,7 @@ def make_route(part: Part, step: LayerStep) -> Route:
             ids=message_ids(lent_nodes, borrowers),
         ),
         borrowed=Listing(
+            lent=False,
             rows=torch.from_numpy(slots),
             mask_rows=torch.arange(len(slots)),
             counts=tuple(np.bincount(owners, minlength=part.ranks).tolist()),

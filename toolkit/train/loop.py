@@ -195,6 +195,8 @@ def train_seed(
             _say_epoch(config, seed, epoch, result.loss, candidate)
         if folder is not None:
             folder.write("epoch", **record)
+        if folder is not None and trainer.adaptive is not None and trainer.adaptive.told is not None:
+            folder.write("assignment", seed=seed, epoch=epoch, **trainer.adaptive.told)
         if config.train.noise_every and (epoch + 1) % config.train.noise_every == 0:
             noise = measure_noise(trainer, epoch + 1)
             if folder is not None:

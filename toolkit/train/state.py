@@ -135,6 +135,7 @@ def capture(trainer: Trainer, world: World, identity: Identity, **values: Any) -
         "ranks": identity.ranks,
         "optimizer": optimizer,
         "weight_gradient_bytes": [of for _, of in sent],
+        "adaptive": None if trainer.adaptive is None else trainer.adaptive.to_plain(),
         **values,
     }
     return State(header=header, tensors=weights | optimizer_tensors | counts)
@@ -144,6 +145,8 @@ def restore(state: State, trainer: Trainer, rank: int, ranks: int) -> bool:
     """Put ``state`` into a trainer. False where the byte counters begin anew, as the number of ranks is another."""
     trainer.network.load_state_dict(state.named("weights"))
     trainer.optimizer.load_state_dict(_join_optimizer(state))
+    if trainer.adaptive is not None:
+        trainer.adaptive.take(state.header.get("adaptive"))
     if state.header["ranks"] != ranks:
         return False
     trainer.ledger.sent = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +19,9 @@ from toolkit.comm.world import World
 from toolkit.graph.part import Part
 from toolkit.nn.sparse import gcn_coefficients, mean_coefficients
 from toolkit.plan import LayerStep, travelling
-from toolkit.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from toolkit.train.trainer import Trainer
 
 DENSE = ("dense", "masks", "optimizer")
 RowKey = tuple[int, Direction]  # layer, direction
@@ -56,8 +58,8 @@ def record_workload(
     if everyone is None:
         return None
     steps = [step for step in trainer.engine.plan.train if step.sends != "nothing"]
-    exchanges = [_exchange(trainer, everyone, step, "forward") for step in steps]
-    exchanges += [_exchange(trainer, everyone, step, "backward") for step in reversed(steps) if step.backward]
+    exchanges = [exchange_of(everyone, step, "forward") for step in steps]
+    exchanges += [exchange_of(everyone, step, "backward") for step in reversed(steps) if step.backward]
     held = [step.layer for step in trainer.engine.plan.train if step.sends == "nothing"]
     reduce_s = [r.seconds.get(("weight_gradients", -1, "forward"), 0.0) for r in everyone]
     return Workload(
@@ -75,13 +77,8 @@ def record_workload(
 
 def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
     recorder, engine = RangeRecorder(), trainer.engine
-    engine.trace = recorder
-    try:
-        with trainer.aside():
-            trainer.gradients(epoch=trainer.config.train.epochs)
-    finally:
-        engine.trace = None
-    coefficients = _halo_coefficients(trainer.part, engine.kind)
+    with trainer.aside(trace=recorder):
+        trainer.gradients(epoch=trainer.config.train.epochs)
     routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
     return RankRecord(
         traced=recorder.traced,
@@ -90,11 +87,17 @@ def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
             for step in engine.plan.train
             for direction, way in engine.ways.get(("train", step.layer), (0, {}))[1].items()
         },
-        alphas={step.layer: alpha_squared(trainer.part, coefficients, step) for step in engine.plan.train},
+        alphas=coefficients_received(trainer, engine.plan.train),
         send_counts={layer: route.lent.counts for layer, route in routes.items()},
         receive_counts={layer: route.borrowed.counts for layer, route in routes.items()},
         seconds=seconds,
     )
+
+
+def coefficients_received(trainer: Trainer, steps: Sequence[LayerStep]) -> dict[int, NDArray[np.float64]]:
+    """alpha_squared of the rows that this rank receives, by layer and then sender."""
+    squares = _halo_coefficients(trainer.part, trainer.engine.kind)
+    return {step.layer: alpha_squared(trainer.part, squares, step) for step in steps}
 
 
 def _wire_bits(trainer: Trainer, layout: Layout) -> NDArray[np.uint8]:
@@ -127,7 +130,7 @@ def _products_s(record: RankRecord, layer: int) -> float:
     )
 
 
-def _exchange(trainer: Trainer, everyone: list[RankRecord], step: LayerStep, direction: Direction) -> Exchange:
+def exchange_of(everyone: list[RankRecord], step: LayerStep, direction: Direction) -> Exchange:
     """Put every rank's lists in the order of a Workload: by sender, then receiver, then node."""
     layer, size = step.layer, len(everyone)
     rows = np.array([record.send_counts[layer] for record in everyone])

@@ -17,6 +17,7 @@ from toolkit import methods
 from toolkit import plan as planning
 from toolkit.comm import codec as codecs
 from toolkit.comm import widths
+from toolkit.comm.halo import RangeTrace
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.reduce import gradient_sum
 from toolkit.comm.transport import Nothing, Transport
@@ -25,6 +26,7 @@ from toolkit.errors import UserError
 from toolkit.graph.part import Part
 from toolkit.nn.model import Network
 from toolkit.train import metrics
+from toolkit.train.adaptive import Adaptive
 from toolkit.train.engine import Engine
 from toolkit.train.loss import class_weights, training_loss
 
@@ -49,6 +51,7 @@ class Trainer:
         dtype = getattr(torch, config.train.dtype)
         shapes = planning.layer_shapes(config.model, part.num_features, part.num_classes)
         self.ledger = Ledger(ranks=world.size)
+        self.adaptive = Adaptive(world) if config.method.widths == "adaptive" else None
         self.engine = Engine(
             part=part,
             kind=config.model.kind,
@@ -57,7 +60,8 @@ class Trainer:
             transport=transport,
             ledger=self.ledger,
             codec=codecs.make(config.method.codec, dtype),
-            widths=widths.make(config.method, self.seed),
+            widths=self.adaptive or widths.make(config.method, self.seed),
+            trace=self.adaptive,
             quantise_all=config.method.quantise_all,
             dtype=dtype,
             overlap=config.method.overlap,
@@ -96,9 +100,13 @@ class Trainer:
         return EpochResult(loss=float(totals[0]), accuracy=float(totals[1] / self.part.num_train))
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Passes whose bytes and seconds count for nothing, and that move no running mean of a normalisation."""
-        ledger = self.ledger
+    def aside(self, trace: RangeTrace | None = None) -> Iterator[None]:
+        """Passes whose bytes, seconds and ranges count for nothing, and that move no running mean of a normalisation.
+
+        ``trace`` is told their ranges.
+        """
+        ledger, usual = self.ledger, self.engine.trace
+        self.engine.trace = trace
         buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         sent = {key: count.copy() for key, count in ledger.sent.items()}
         gradient_bytes, seconds = ledger.weight_gradient_bytes, ledger.seconds.copy()
@@ -108,11 +116,14 @@ class Trainer:
             ledger.sent, ledger.weight_gradient_bytes, ledger.seconds = sent, gradient_bytes, seconds
             for buffer, before in buffers:
                 buffer.copy_(before)
+            self.engine.trace = usual
 
     def step(self, epoch: int) -> EpochResult:
         """One epoch: gradients and an update."""
         result = self.gradients(epoch)
         self.update(epoch)
+        if self.adaptive is not None:
+            self.adaptive.after_epoch(self, epoch)
         return result
 
     def update(self, epoch: int) -> None:
