@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from simulator.cost import PairCosts
 from simulator.epoch import EpochTime, Links, simulate, variance_bound
+from simulator.keyed import mix64
 from simulator.maxplus import Semantics
 from simulator.policy import DEFAULT_BITS, Assignment, RoundProblem, Settings, assign, best_front, rounds_of
-from simulator.stragglers import mix
+from simulator.policy.front import knee_index
 from simulator.topology import Topology
 from simulator.workload import Exchange, Workload
 
@@ -49,7 +50,7 @@ def assign_workload(
     return _assigned(
         workload,
         [
-            [solve(problem, Settings(lam=lam, key=mix(key, number, step))) for step, problem in enumerate(rounds)]
+            [solve(problem, Settings(lam=lam, key=mix64(key, number, step))) for step, problem in enumerate(rounds)]
             for number, rounds in enumerate(problems_of(workload, costs, group_size, bits))
         ],
     )
@@ -136,11 +137,6 @@ def tune(
                     solve_s=assigned.solve_s,
                 )
             )
-    return mark_front(points)
-
-
-def mark_front(points: Sequence[Point]) -> list[Point]:
-    """The same points, those on the front of seconds and variance marked."""
     return [replace(point, on_front=not any(_beats(other, point) for other in points)) for point in points]
 
 
@@ -154,11 +150,6 @@ def _beats(a: Point, b: Point) -> bool:
 
 def knee(points: Sequence[Point]) -> Point:
     """The point of the front farthest below the chord between its ends, log variance over seconds."""
-    front = sorted((p for p in points if p.on_front and p.variance > 0), key=lambda p: p.epoch.epoch_s)
-    if len(front) < 3:
-        return front[0] if front else points[0]
-    seconds = np.array([p.epoch.epoch_s for p in front])
-    log_variance = np.log([p.variance for p in front])
-    along = (seconds - seconds[0]) / (seconds[-1] - seconds[0])
-    height = (log_variance - log_variance[-1]) / (log_variance[0] - log_variance[-1])
-    return front[int(np.argmax(1 - along - height))]
+    front = sorted((p for p in points if p.on_front), key=lambda p: (p.epoch.epoch_s, -p.variance))
+    seconds, variance = (np.array(of) for of in ([p.epoch.epoch_s for p in front], [p.variance for p in front]))
+    return front[knee_index(seconds, variance)]

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
+from simulator.keyed import mix64, mix_array
+
 F64 = NDArray[np.float64]
-U64 = NDArray[np.uint64]
 What = Literal["device", "link"]
-_WORD = 0xFFFFFFFFFFFFFFFF
 _KINDS: dict[What, int] = {"device": 0xDE, "link": 0x11}
 
 
@@ -25,31 +25,11 @@ class StragglerError(ValueError):
     """A straggler or a comparison that can't be: one sentence that says why."""
 
 
-def mix(*words: int) -> int:
-    """Fold integers into one 64-bit key: splitmix64's finaliser after each word."""
-    state = 0
-    for word in words:
-        state = (state ^ (word & _WORD)) + 0x9E3779B97F4A7C15 & _WORD
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _WORD
-        state ^= state >> 31
-    return state
-
-
-def _finalise(state: U64) -> U64:
-    """One word of ``mix``, entry by entry."""
-    with np.errstate(over="ignore"):  # multiplication modulo 2^64 is the point
-        state = state + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(state ^ (state >> np.uint64(31)))
-
-
 def uniform(key: int, where: ArrayLike, epoch: ArrayLike) -> F64:
     """Numbers in (0, 1), one for each (where, epoch); the two broadcast. Counter-based: no state."""
     place = np.asarray(where, np.int64).astype(np.uint64)
     time = np.asarray(epoch, np.int64).astype(np.uint64)
-    state = _finalise(_finalise(np.uint64(key) ^ place) ^ time)
+    state = mix_array(mix_array(np.uint64(key) ^ place) ^ time)
     # 53 bits, centred: neither 0 nor 1, so a normal quantile of it is finite
     return np.asarray(((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
@@ -175,7 +155,7 @@ class Stragglers:
             if member.what != what:
                 continue
             chosen = np.arange(len(places)) if member.where is None else _indices(member, places, ranks)
-            key = mix(self.seed, _KINDS[what], member.stream)
+            key = mix64(self.seed, _KINDS[what], member.stream)
             product[:, chosen] *= member.model.factors(key, ids[chosen], times)
         return product
 

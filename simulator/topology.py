@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import CostError, PairCosts
-from simulator.stragglers import mix
+from simulator.keyed import mix64
 
 F64 = NDArray[np.float64]
 INWARDS = {("nic", "host"), ("host", "device")}
@@ -88,7 +88,7 @@ def _routes_from(graph: nx.DiGraph, sender: str, devices: tuple[str, ...]) -> li
         while node != sender:
             choices = before[node]
             if len(choices) > 1:
-                key = mix(crc32(sender.encode()), crc32(receiver.encode()), len(route))
+                key = mix64(crc32(sender.encode()), crc32(receiver.encode()), len(route))
                 choices = [sorted(choices)[key % len(choices)]]
             route.append((choices[0], node))
             node = choices[0]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import doctor, launch, programs, selfcheck
+from simulator import programs
+from toolkit import doctor, launch, selfcheck
 from toolkit.errors import UserError
 
 pytestmark = pytest.mark.timeout(90)

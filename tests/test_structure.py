@@ -15,7 +15,6 @@ ORDER = [
         "toolkit.keyed",
         "toolkit.rounding",
         "toolkit.report",
-        "toolkit.programs",
     ],
     ["toolkit.launch", "toolkit.selfcheck", "toolkit.methods", "toolkit.plan"],
     ["toolkit.graph"],

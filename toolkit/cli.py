@@ -131,6 +131,31 @@ def parser() -> argparse.ArgumentParser:
     _add_ranks(calibrate)
     calibrate.add_argument("--out", default="machine.toml", metavar="FILE", help="file to write (machine.toml)")
 
+    _add_offline(commands)
+
+    data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
+    data_commands = data.add_subparsers(metavar="COMMAND", required=True)
+    _command(data_commands, "list", "the data sets known by name, and which are on disk", "data:run_list")
+    show = _command(data_commands, "show", "numbers of one graph: degrees, components, splits", "data:run_show")
+    export = _command(data_commands, "export", "write a graph in bitring's own npz format", "data:run_export")
+    for sub in (show, export):
+        sub.add_argument("name", help="a name of `bitring data list`, a .npz file, or a configuration")
+        sub.add_argument("--set", action="append", default=[], metavar="data.key=value", help="override a key")
+    export.add_argument("to", metavar="FILE.npz", help="file to write")
+
+    _command(commands, "config", "print every key with its default, its choices and its meaning", "info:run_config")
+    _command(commands, "methods", "print the table of methods", "info:run_methods")
+    doctor = _command(commands, "doctor", "what is installed, what is missing, how to get it", "info:run_doctor")
+    doctor.add_argument("--json", action="store_true", help="the same for programs")
+    check = _command(commands, "check", "does what is installed work? ten seconds", "info:run_check")
+    check.add_argument(
+        "--require", default="", metavar="LIST", help="fail if one of these is missing: horovod,glpk,mpi"
+    )
+    return top
+
+
+def _add_offline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """What needs neither MPI nor torch: a recorded workload and a machine."""
     simulate = _command(
         commands,
         "simulate",
@@ -209,26 +234,6 @@ def parser() -> argparse.ArgumentParser:
     sweep.add_argument("--links", choices=("apart", "shared"), default="apart", help="as for simulate")
     sweep.add_argument("--out", default="sweep.jsonl", metavar="FILE", help="(default sweep.jsonl)")
     sweep.add_argument("--picture", metavar="FILE", help="the fronts: .png, .svg or .pdf")
-
-    data = commands.add_parser("data", help="list, show, export data sets", description="Data sets.")
-    data_commands = data.add_subparsers(metavar="COMMAND", required=True)
-    _command(data_commands, "list", "the data sets known by name, and which are on disk", "data:run_list")
-    show = _command(data_commands, "show", "numbers of one graph: degrees, components, splits", "data:run_show")
-    export = _command(data_commands, "export", "write a graph in bitring's own npz format", "data:run_export")
-    for sub in (show, export):
-        sub.add_argument("name", help="a name of `bitring data list`, a .npz file, or a configuration")
-        sub.add_argument("--set", action="append", default=[], metavar="data.key=value", help="override a key")
-    export.add_argument("to", metavar="FILE.npz", help="file to write")
-
-    _command(commands, "config", "print every key with its default, its choices and its meaning", "info:run_config")
-    _command(commands, "methods", "print the table of methods", "info:run_methods")
-    doctor = _command(commands, "doctor", "what is installed, what is missing, how to get it", "info:run_doctor")
-    doctor.add_argument("--json", action="store_true", help="the same for programs")
-    check = _command(commands, "check", "does what is installed work? ten seconds", "info:run_check")
-    check.add_argument(
-        "--require", default="", metavar="LIST", help="fail if one of these is missing: horovod,glpk,mpi"
-    )
-    return top
 
 
 def _command(

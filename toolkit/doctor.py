@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from simulator.programs import find_glpsol, program_version
 from toolkit import launch, report, selfcheck
 from toolkit.errors import UserError, nearest
-from toolkit.programs import find_glpsol, program_version
 
 _PROBE_TIMEOUT_S = 60.0
 _SETUP = "make setup"

@@ -10,28 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.keyed import mix64 as mix64
+from simulator.keyed import mix_array as mix_array
+
 U32 = NDArray[np.uint32]
 BLOCK_ENTRIES = 1 << 16  # hash this many entries at a time: the temporaries stay in the L2 cache
-
-
-def mix64(*words: int) -> int:
-    """Fold integers into one 64-bit key (splitmix64's finaliser after each word)."""
-    state = 0
-    for word in words:
-        state = (state ^ (word & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state
-
-
-def mix_array(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser, entry by entry."""
-    state = words + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
-    return mixed
 
 
 def row_keys(key: int, rows: NDArray[np.int64] | NDArray[np.uint64]) -> tuple[U32, U32]:

@@ -126,10 +126,15 @@ def steps_of(config: configs.Config) -> frozenset[str]:
     return steps - {"needed"} if config.model.norm == "batch" else steps
 
 
-def quantises(config: configs.Config, kind: PassKind, layer: int) -> bool:
-    """Whether a layer's rows are quantised: never layer 0's, nor evaluation's, unless that is asked for."""
-    method = config.method
-    return method.codec == "quantised" and (method.quantise_all or (kind == "train" and layer > 0))
+def by_codec(method: configs.Method, kind: PassKind, layer: int) -> bool:
+    """Whether a layer's rows go by the method's codec; else they go exactly.
+
+    Evaluation decides, and goes exactly; so do layer 0's rows where they would be quantised, which are the
+    features; unless that is asked for.
+    """
+    if method.codec == "quantised":
+        return method.quantise_all or (kind == "train" and layer > 0)
+    return kind == "train"
 
 
 def message_bytes(config: configs.Config, kind: PassKind, step: LayerStep) -> float:
@@ -138,10 +143,11 @@ def message_bytes(config: configs.Config, kind: PassKind, step: LayerStep) -> fl
     Evaluation is exact whatever the codec; float32 is as wide as the arithmetic.
     """
     method = config.method
-    if quantises(config, kind, step.layer):
+    coded = by_codec(method, kind, step.layer)
+    if coded and method.codec == "quantised":
         widths = {"uniform": DRAWN_FROM, "adaptive": (8,), "fixed": (method.bits,)}[method.widths]
         return sum(rounding.message_bytes(step.entries, bits) for bits in widths) / len(widths)
-    if kind == "train" and method.codec == "bfloat16":
+    if coded and method.codec == "bfloat16":
         return 2 * step.entries
     return (8 if config.train.dtype == "float64" else 4) * step.entries
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.programs import find_glpsol
+from simulator.programs import find_glpsol
 
 RANK_CHECKS = ("mpi ring", "mpi allreduce", "horovod allreduce", "horovod alltoall")
 RING_BYTES = 1 << 20  # far above the eager limit: the rendezvous path is the one that breaks in containers

@@ -113,6 +113,20 @@ def assess(
     )
 
 
+def knee_index(seconds: F64, variance: F64) -> int:
+    """Which point of a front (seconds rise, variance falls) lies farthest below the chord, log variance over seconds.
+
+    Variances of 0, which have no logarithm, stand last and are left out; of fewer than three points, the first.
+    """
+    positive = variance > 0
+    seconds, log_variance = seconds[positive], np.log(variance[positive])
+    if len(seconds) < 3:
+        return 0
+    along = (seconds - seconds[0]) / (seconds[-1] - seconds[0])
+    height = (log_variance - log_variance[-1]) / (log_variance[0] - log_variance[-1])
+    return int(np.argmax(1 - along - height))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Front:
     """All (seconds, variance) of a round that are worth having, fastest first.
@@ -151,13 +165,7 @@ class Front:
         return self.least_variance_within(float(self.seconds[self.knee_index()]))
 
     def knee_index(self) -> int:
-        positive = self.variance > 0
-        seconds, log_variance = self.seconds[positive], np.log(self.variance[positive])
-        if len(seconds) < 3:
-            return 0
-        along = (seconds - seconds[0]) / (seconds[-1] - seconds[0])
-        height = (log_variance - log_variance[-1]) / (log_variance[0] - log_variance[-1])
-        return int(np.argmax(1 - along - height))
+        return knee_index(self.seconds, self.variance)
 
     def least_variance_within(self, seconds: float) -> Assignment:
         """Least variance of the assignments that end within ``seconds``. ProblemError if none does."""

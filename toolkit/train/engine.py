@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -73,7 +73,7 @@ class Engine:
     codec: codecs.Codec
     widths: Widths
     dtype: torch.dtype
-    quantise_all: bool = False  # layer 0 and evaluation too
+    coded: Callable[[PassKind, int], bool]  # whether a layer's rows go by the codec; else exactly
     overlap: bool = True
     trace: RangeTrace | None = None
     draw: int = 0  # which noise (train/noise.py)
@@ -173,9 +173,7 @@ class Engine:
         )
 
     def _codec(self, step: LayerStep, kind: PassKind) -> codecs.Codec:
-        """Layer 0's rows are the features, or close to them, and evaluation decides: exact, unless asked."""
-        lossy = self.quantise_all or (kind == "train" and (step.layer > 0 or self.codec.name != "quantised"))
-        codec: codecs.Codec = self.codec if lossy else codecs.exact(self.dtype)
+        codec: codecs.Codec = self.codec if self.coded(kind, step.layer) else codecs.exact(self.dtype)
         return codec
 
     def _ways(self, step: LayerStep, kind: PassKind, epoch: int) -> dict[Direction, Way]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ class Trainer:
             codec=codecs.make(config.method.codec, dtype),
             widths=self.adaptive or widths.make(config.method, self.seed),
             trace=self.adaptive,
-            quantise_all=config.method.quantise_all,
+            coded=functools.partial(planning.by_codec, config.method),
             dtype=dtype,
             overlap=config.method.overlap,
         )
