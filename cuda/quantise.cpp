@@ -24,6 +24,8 @@ constexpr int64_t kWidest = 1 << 16;   // entries: a row lies on the stack
 constexpr int64_t kMessagesPerChunk = 64;
 constexpr int64_t kLanes = 16;
 constexpr int64_t kAhead = 4;          // messages whose rows are prefetched
+constexpr int64_t kShort = 96;         // entries: the rows that ...
+constexpr int64_t kTogether = 8;       // ... are taken together
 
 /* What a message is made of; see bitring.h. */
 struct Messages {
@@ -121,120 +123,218 @@ BITRING_INLINE void compress(const uint16_t *row, const uint8_t *mask, int64_t D
     compress_plain(row, mask, 0, D, entries);
 }
 
-/* Least and largest entry; whether all are finite. */
-BITRING_INLINE bool range_of(const float *entries, int64_t e, float *low, float *high) {
-    float lows[kLanes], highs[kLanes];
-    uint32_t largest[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) lows[i] = highs[i] = entries[0], largest[i] = 0;
-    const int64_t whole = e / kLanes * kLanes;
-    for (int64_t c = 0; c < whole; c += kLanes)
-        for (int64_t i = 0; i < kLanes; ++i) {
-            const float h = entries[c + i];
-            lows[i] = h < lows[i] ? h : lows[i];
-            highs[i] = h > highs[i] ? h : highs[i];
-            largest[i] = std::max(largest[i], bits_of(h) & kMagnitude);
-        }
-    for (int64_t c = whole; c < e; ++c) {
-        lows[0] = entries[c] < lows[0] ? entries[c] : lows[0];
-        highs[0] = entries[c] > highs[0] ? entries[c] : highs[0];
-        largest[0] = std::max(largest[0], bits_of(entries[c]) & kMagnitude);
+/* 16 lanes that the compiler keeps in registers, whatever their size: arrays of lanes it folds one by one. */
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+static_assert(kLanes == 16, "the two halves of fold()");
+
+template <typename V, typename T>
+BITRING_INLINE V load_lanes(const T *from) {
+    V lanes;
+    std::memcpy(&lanes, from, sizeof lanes);
+    return lanes;
+}
+
+template <typename V>
+BITRING_INLINE V least(V a, V b) { return b < a ? b : a; }
+template <typename V>
+BITRING_INLINE V most(V a, V b) { return b > a ? b : a; }
+
+/* 16 lanes become one: halves, quarters, then one by one. */
+template <typename V, typename Choose>
+BITRING_INLINE auto fold(V x, Choose choose) {
+    const auto eight = choose(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7),
+                              __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+    const auto four =
+        choose(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+    const auto two = choose(__builtin_shufflevector(four, four, 0, 1, 0, 1), __builtin_shufflevector(four, four, 2, 3, 2, 3));
+    return choose(two, __builtin_shufflevector(two, two, 1, 0, 1, 0))[0];
+}
+
+/* A row in whole vectors: e entries are the `whole` of `body`, then those of `rest`, filled up with the row's first. */
+struct Lanes {
+    const float *body, *rest;
+    int64_t whole, e;
+};
+
+/* Least and largest entry; whether all are finite: NaNs and infinities have the largest bits. */
+BITRING_INLINE bool range_of(const Lanes &row, float *low, float *high) {
+    const float *last = row.whole < row.e ? row.rest : row.body;
+    Floats lows = load_lanes<Floats>(last), highs = lows;
+    Words largest = load_lanes<Words>(last) & kMagnitude;
+    for (int64_t c = 0; c < row.whole; c += kLanes) {
+        const Floats h = load_lanes<Floats>(row.body + c);
+        lows = least(lows, h);
+        highs = most(highs, h);
+        largest = most(largest, load_lanes<Words>(row.body + c) & kMagnitude);
     }
-    for (int64_t half = kLanes / 2; half > 0; half /= 2)
-        for (int64_t i = 0; i < half; ++i) {
-            lows[i] = lows[i + half] < lows[i] ? lows[i + half] : lows[i];
-            highs[i] = highs[i + half] > highs[i] ? highs[i + half] : highs[i];
-            largest[i] = std::max(largest[i], largest[i + half]);
-        }
-    *low = lows[0];
-    *high = highs[0];
-    return largest[0] < kExponent;
+    *low = fold(lows, [](auto a, auto b) __attribute__((always_inline)) { return least(a, b); });
+    *high = fold(highs, [](auto a, auto b) __attribute__((always_inline)) { return most(a, b); });
+    return fold(largest, [](auto a, auto b) __attribute__((always_inline)) { return most(a, b); }) < kExponent;
 }
 
 /* Codes of `kCount` entries, from column `first` on: four vectors at a time hide each other's latencies. */
 template <int64_t kCount>
 BITRING_INLINE void round_lanes(const float *entries, int64_t first, const Scale &scale, float levels, uint32_t low,
                                 uint32_t high, uint8_t *codes) {
+    uint32_t code[kCount]; /* one size of lane: where the stores are bytes, 16 lanes become four short vectors */
+#pragma GCC unroll 1
     for (int64_t i = 0; i < kCount; ++i)
-        codes[i] = static_cast<uint8_t>(
-            quantise(entries[i], scale, levels, hash(low, high, static_cast<uint32_t>(first + i))));
+        code[i] = quantise(entries[i], scale, levels, hash(low, high, static_cast<uint32_t>(first + i)));
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < kCount; ++i) codes[i] = static_cast<uint8_t>(code[i]);
 }
 
-/* Codes of a row, one a byte, then zeros up to a whole number of planes. */
-BITRING_INLINE void round_row(const float *entries, int64_t e, int64_t padded, const Scale &scale, float levels,
-                              uint64_t state, uint8_t *codes) {
+/* Codes of a row, one a byte, then zeros up to a whole number of planes: 7 at most. */
+BITRING_INLINE void round_row(const Lanes &row, const Scale &scale, float levels, uint64_t state, uint8_t *codes) {
     const uint32_t low = static_cast<uint32_t>(state), high = static_cast<uint32_t>(state >> 32);
-    const int64_t whole = e / kLanes * kLanes;
     int64_t c = 0;
-    for (; c + 4 * kLanes <= e; c += 4 * kLanes)
-        round_lanes<4 * kLanes>(entries + c, c, scale, levels, low, high, codes + c);
-    for (; c < whole; c += kLanes) round_lanes<kLanes>(entries + c, c, scale, levels, low, high, codes + c);
-    if (whole < e) {
-        float rest[kLanes] = {0.0f};
-        for (c = whole; c < e; ++c) rest[c - whole] = entries[c];
-        round_lanes<kLanes>(rest, whole, scale, levels, low, high, codes + whole);
-    }
-    for (c = e; c < padded; ++c) codes[c] = 0;
+    for (; c + 4 * kLanes <= row.whole; c += 4 * kLanes)
+        round_lanes<4 * kLanes>(row.body + c, c, scale, levels, low, high, codes + c);
+    for (; c < row.whole; c += kLanes) round_lanes<kLanes>(row.body + c, c, scale, levels, low, high, codes + c);
+    if (c < row.e) round_lanes<kLanes>(row.rest, c, scale, levels, low, high, codes + c);
+    std::memset(codes + row.e, 0, 8);
 }
 
+/* The first `count` of 8 bytes: what lies behind a row in a buffer is another's. */
+BITRING_INLINE uint64_t read_bytes(const uint8_t *from, int64_t count) {
+    uint64_t word = 0;
+    if (count >= 8) {
+        std::memcpy(&word, from, 8);
+        return word;
+    }
+    uint32_t four = 0;
+    uint16_t two = 0;
+    int place = 0;
+    if (count & 4) std::memcpy(&four, from, 4), word = four, place = 32;
+    if (count & 2) std::memcpy(&two, from + place / 8, 2), word |= static_cast<uint64_t>(two) << place, place += 16;
+    if (count & 1) word |= static_cast<uint64_t>(from[place / 8]) << place;
+    return word;
+}
+
+BITRING_INLINE void write_bytes(uint8_t *to, uint64_t word, int64_t count) {
+    if (count >= 8) {
+        std::memcpy(to, &word, 8);
+        return;
+    }
+    if (count & 4) std::memcpy(to, &word, 4), to += 4, word >>= 32;
+    if (count & 2) std::memcpy(to, &word, 2), to += 2, word >>= 16;
+    if (count & 1) *to = static_cast<uint8_t>(word);
+}
+
+/* Whole vectors, then 8 bytes at a time: codes stay within their bytes, and short rows are the common ones. */
 template <int kBits>
 BITRING_INLINE void pack(const uint8_t *codes, int64_t B, uint8_t *packed) {
-    for (int64_t k = 0; k < B; ++k) {
-        uint8_t byte = codes[k];
-        for (int p = 1; p < 8 / kBits; ++p) byte = static_cast<uint8_t>(byte | codes[k + p * B] << (p * kBits));
-        packed[k] = byte;
+    int64_t k = 0;
+    for (; k + 4 * kLanes <= B; k += 4 * kLanes)
+        for (int64_t i = k; i < k + 4 * kLanes; ++i) {
+            uint8_t byte = codes[i];
+            for (int p = 1; p < 8 / kBits; ++p) byte = static_cast<uint8_t>(byte | codes[i + p * B] << (p * kBits));
+            packed[i] = byte;
+        }
+    for (; k < B; k += 8) {
+        uint64_t word = 0;
+        for (int p = 0; p < 8 / kBits; ++p) {
+            uint64_t plane;
+            std::memcpy(&plane, codes + k + p * B, 8);
+            word |= plane << (p * kBits);
+        }
+        write_bytes(packed + k, word, B - k);
     }
 }
 
+/* Plane by plane: each writes up to 7 bytes into the next one's place. */
 template <int kBits>
 BITRING_INLINE void unpack(const uint8_t *packed, int64_t B, uint8_t *codes) {
     constexpr uint8_t kLevels = static_cast<uint8_t>((1u << kBits) - 1);
-    for (int p = 0; p < 8 / kBits; ++p)
-        for (int64_t k = 0; k < B; ++k) codes[k + p * B] = static_cast<uint8_t>(packed[k] >> (p * kBits)) & kLevels;
+    constexpr uint64_t kEach = 0x0101010101010101ull * kLevels;
+    const int64_t whole = B / (4 * kLanes) * (4 * kLanes);
+    for (int p = 0; p < 8 / kBits; ++p) {
+        int64_t k = 0;
+        for (; k < whole; k += 4 * kLanes)
+            for (int64_t i = k; i < k + 4 * kLanes; ++i)
+                codes[i + p * B] = static_cast<uint8_t>(packed[i] >> (p * kBits)) & kLevels;
+        for (; k < B; k += 8) {
+            const uint64_t word = read_bytes(packed + k, B - k) >> (p * kBits) & kEach;
+            std::memcpy(codes + k + p * B, &word, 8);
+        }
+    }
 }
 
+/* A row's kept entries as floats, in whole vectors: where they lie, or in `entries` (kept and 16 more). */
+template <typename T>
+BITRING_INLINE Lanes gather(const Messages &m, int64_t i, const T *x, float *entries) {
+    const T *row = x + m.row[i] * m.D;
+    const int64_t whole = m.kept / kLanes * kLanes;
+    const float *body = entries;
+    if (m.mask) compress(row, m.mask + m.mask_row[i] * m.D, m.D, entries);
+    else if constexpr (sizeof(T) == 4) {
+        body = row;
+        for (int64_t c = whole; c < m.kept; ++c) entries[c] = row[c];
+    } else
+        for (int64_t c = 0; c < m.kept; ++c) entries[c] = load(row + c);
+    const Floats filling = Floats{} + body[0];
+    std::memcpy(entries + m.kept, &filling, sizeof filling);
+    return {body, entries + whole, whole, m.kept};
+}
+
+/* Codes of one message of up to 8 bits. */
+BITRING_INLINE void write_codes(const Lanes &row, const Scale &scale, int bits, uint64_t state, uint8_t *codes,
+                                uint8_t *single) {
+    const int64_t B = code_bytes(row.e, bits);
+    if (scale.constant) {
+        std::memset(codes, 0, static_cast<size_t>(B));
+        codes[0] = static_cast<uint8_t>(scale.last_bit);
+        return;
+    }
+    round_row(row, scale, static_cast<float>((1 << bits) - 1), state, single);
+    switch (bits) {
+        case 1: pack<1>(single, B, codes); break;
+        case 2: pack<2>(single, B, codes); break;
+        case 4: pack<4>(single, B, codes); break;
+        default: std::memcpy(codes, single, static_cast<size_t>(B));
+    }
+}
+
+/* A few messages at a time, first all ranges, then all codes: one row after the other, a processor would wait for
+ * the end of each one's chain from range to scale to codes. */
 template <typename T>
 BITRING_INLINE int64_t quantise_messages(int64_t first, int64_t past, const Messages &m, const T *x,
                                          const uint64_t *where, uint64_t key, uint8_t *out, float *range, Work &work) {
-    float *entries = work.entries;
+    const int64_t stride = m.kept + kLanes;
+    const int64_t together = m.kept <= kShort ? kTogether : 1;
+    Lanes lanes[kTogether];
+    Scale scales[kTogether];
     int64_t bad = -1;
-    for (int64_t i = first; i < past; ++i) {
-        if (i + kAhead < past) {
-            const T *next = x + m.row[i + kAhead] * m.D;
-            for (int64_t c = 0; c < m.D; c += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(next + c);
+    for (int64_t block = first; block < past; block += together) {
+        const int64_t end = std::min(past, block + together);
+        for (int64_t i = block; i < end; ++i) {
+            if (i + kAhead < past) {
+                const T *next = x + m.row[i + kAhead] * m.D;
+                for (int64_t c = 0; c < m.D; c += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(next + c);
+            }
+            const int64_t slot = i - block;
+            const int bits = m.bits[i];
+            lanes[slot] = gather(m, i, x, work.entries + slot * stride);
+            float low = 0.0f, high = 0.0f;
+            if (bits != 32 || range) {
+                const bool finite = range_of(lanes[slot], &low, &high);
+                if (!finite && bits != 32 && bad < 0) bad = i;
+                if (range) range[i] = high - low;
+            }
+            if (bits != 32) {
+                scales[slot] = scale_of(low, high, bits);
+                std::memcpy(out + m.meta_place[i], &scales[slot].meta, kMetaBytes);
+            }
         }
-        const T *row = x + m.row[i] * m.D;
-        const float *source = entries;
-        if (m.mask) compress(row, m.mask + m.mask_row[i] * m.D, m.D, entries);
-        else if constexpr (sizeof(T) == 4) source = row;
-        else
-            for (int64_t c = 0; c < m.D; ++c) entries[c] = load(row + c);
-        uint8_t *codes = out + m.code_place[i];
-        const int bits = m.bits[i];
-        float low = 0.0f, high = 0.0f;
-        if (bits != 32 || range) {
-            const bool finite = range_of(source, m.kept, &low, &high);
-            if (!finite && bits != 32 && bad < 0) bad = i;
-            if (range) range[i] = high - low;
-        }
-        if (bits == 32) {
-            std::memcpy(codes, source, static_cast<size_t>(m.kept) * 4);
-            continue;
-        }
-        const Scale scale = scale_of(low, high, bits);
-        std::memcpy(out + m.meta_place[i], &scale.meta, kMetaBytes);
-        if (scale.constant) {
-            std::memset(codes, 0, static_cast<size_t>(code_bytes(m.kept, bits)));
-            codes[0] = static_cast<uint8_t>(scale.last_bit);
-            continue;
-        }
-        const int64_t B = code_bytes(m.kept, bits);
-        const float levels = static_cast<float>((1 << bits) - 1);
-        round_row(source, m.kept, B * (8 / bits), scale, levels, mix(where[i] ^ key), work.codes);
-        switch (bits) {
-            case 1: pack<1>(work.codes, B, codes); break;
-            case 2: pack<2>(work.codes, B, codes); break;
-            case 4: pack<4>(work.codes, B, codes); break;
-            default: std::memcpy(codes, work.codes, static_cast<size_t>(B));
+        for (int64_t i = block; i < end; ++i) {
+            const Lanes &row = lanes[i - block];
+            uint8_t *codes = out + m.code_place[i];
+            if (m.bits[i] != 32) write_codes(row, scales[i - block], m.bits[i], mix(where[i] ^ key), codes, work.codes);
+            else {
+                std::memcpy(codes, row.body, static_cast<size_t>(row.whole) * 4);
+                std::memcpy(codes + row.whole * 4, row.rest, static_cast<size_t>(row.e - row.whole) * 4);
+            }
         }
     }
     return bad;
@@ -250,8 +350,9 @@ BITRING_CLONES int64_t quantise_bf16(int64_t first, int64_t past, const Messages
     return quantise_messages(first, past, m, x, where, key, out, range, work);
 }
 
-/* One message's entries as floats. */
-BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t *in, Work &work, float *entries) {
+/* One message's entries as floats. `slack`: whole vectors may be written. */
+BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t *in, Work &work, float *entries,
+                                    bool slack) {
     const uint8_t *codes = in + m.code_place[i];
     const int bits = m.bits[i];
     if (bits == 32) {
@@ -273,7 +374,7 @@ BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t 
         case 4: unpack<4>(codes, B, work.codes); break;
         default: single = codes;
     }
-    const int64_t whole = m.kept / kLanes * kLanes;
+    const int64_t whole = (m.kept + (slack ? kLanes - 1 : 0)) / kLanes * kLanes;
     for (int64_t c = 0; c < whole; c += kLanes)
         for (int64_t l = 0; l < kLanes; ++l) entries[c + l] = dequantise(single[c + l], restore);
     for (int64_t c = whole; c < m.kept; ++c) entries[c] = dequantise(single[c], restore);
@@ -286,10 +387,10 @@ BITRING_CLONES void dequantise_groups(int64_t first, int64_t past, const Message
         for (int64_t i = group_first ? group_first[g] : g; i < (group_first ? group_first[g + 1] : g + 1); ++i) {
             float *row = out + m.row[i] * m.D;
             if (!m.mask && !accumulate) {
-                restore_message(i, m, in, work, row);
+                restore_message(i, m, in, work, row, false);
                 continue;
             }
-            restore_message(i, m, in, work, entries);
+            restore_message(i, m, in, work, entries, true);
             if (!m.mask) {
                 for (int64_t c = 0; c < m.D; ++c) row[c] += entries[c];
                 continue;
@@ -305,13 +406,16 @@ bool sane(const Messages &m, const void *x, const void *wire, int threads) {
     if (m.count == 0) return true;
     if (m.mask ? !m.mask_row : m.kept != m.D) return false;
     if (!x || !wire || !m.row || !m.bits || !m.meta_place || !m.code_place) return false;
+    constexpr uint64_t kWidths = 1ull << 1 | 1ull << 2 | 1ull << 4 | 1ull << 8 | 1ull << 32;
+    int64_t wrong = 0; /* negative, or odd: no branch, this is read before every call */
     for (int64_t i = 0; i < m.count; ++i) {
-        const int b = m.bits[i];
-        if (b != 1 && b != 2 && b != 4 && b != 8 && b != 32) return false;
-        if (m.row[i] < 0 || m.code_place[i] < 0 || (b != 32 && m.meta_place[i] < 0)) return false;
-        if (m.mask && m.mask_row[i] < 0) return false;
+        const uint64_t b = m.bits[i];
+        wrong |= static_cast<int64_t>(b > 32 || !(kWidths >> (b & 63) & 1));
+        wrong |= (m.row[i] | m.code_place[i] | (b == 32 ? 0 : m.meta_place[i])) & INT64_MIN;
     }
-    return true;
+    if (m.mask)
+        for (int64_t i = 0; i < m.count; ++i) wrong |= m.mask_row[i] & INT64_MIN;
+    return wrong == 0;
 }
 
 template <typename T, typename Run>

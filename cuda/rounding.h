@@ -103,7 +103,7 @@ BITRING_BOTH Scale scale_of(float low, float high, int bits) {
     float step = (top - zero) / levels;
     const float least = kSmallestScale;
     if (step < least) step = least;
-    uint32_t step_bits = bf16_above(step / scale.shrink);
+    uint32_t step_bits = bf16_above(scale.shrink == 1.0f ? step : step * 0x1p8f);
     if (float_of(step_bits << 16) * scale.shrink * levels < top - zero) ++step_bits;
     if (step_bits > 0x7F7Fu) step_bits = 0x7F7Fu; /* one bit over nearly the whole range of floats: clamp */
     scale.meta = zero_bits | step_bits << 16;
