@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from toolkit import report
 from toolkit.train.recorder import PACKAGES, processor, version_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -32,3 +35,31 @@ def file_result(name: str, result: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"bench": name, "machine": machine(), **result}, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A figure and what it should be: at most ``goal``, or at least where more is better."""
+
+    what: str
+    value: float
+    goal: float
+    more_is_better: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.goal if self.more_is_better else self.value <= self.goal
+
+
+def goals_table(goals: Sequence[Goal]) -> str:
+    """Every goal, what was measured, and whether that is enough."""
+    rows = [
+        [g.what, f"{g.value:,.4g}", f"{'>=' if g.more_is_better else '<='} {g.goal:,.4g}", "met" if g.met else "missed"]
+        for g in goals
+    ]
+    return report.table(rows, ["goal", "measured", "wanted", ""])
+
+
+def plain_goals(goals: Sequence[Goal]) -> list[dict[str, Any]]:
+    """The same for the file."""
+    return [asdict(goal) | {"met": goal.met} for goal in goals]

@@ -1,6 +1,9 @@
 """How well the simulator predicts real epochs on the emulated network.
 
-    python -m bench.fidelity [--graphs coauthor_physics] [--kinds gcn sage] [--repeats 7]
+    python -m bench.fidelity [--networks alike unequal capped] [--graphs coauthor_physics] [--kinds gcn sage]
+                             [--repeats 7]
+
+What `bitring validate` runs, with the result filed.
 
 On 4 hosts, three networks: every pair alike at 100 Mbit/s, unequal pairs (50 to 200 Mbit/s), and one host's NIC
 capped at 150 Mbit/s. In one job each: epochs of every method in turn, the workload of each, the costs of the
@@ -14,22 +17,23 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import netepoch
-from bench.common import file_result
+from bench.common import RESULTS, file_result
 from bench.messages import VARIANTS
 from bench.netlab import Lab
 from bench.overlap import configuration
 from simulator import machine, workload
 from simulator.cost import PairCosts
 from simulator.epoch import simulate
+from simulator.picture import scatter
 from simulator.topology import Topology
-from toolkit import report
+from toolkit.commands.validate import describe, summary
 
 SOFTWARE_S = 2e-4  # of MPI and the kernel a message, beside the wire's delay: as calibration finds it
 TELLING = 0.05  # methods that differ by less have no order
@@ -41,7 +45,7 @@ def networks() -> dict[str, Lab]:
     rates = itertools.cycle(("50mbit", "100mbit", "200mbit", "150mbit", "75mbit"))
     unequal = Lab(hosts=4, links={pair: Lab.uniform(2, next(rates), "100us").links[0, 1] for pair in alike.links})
     capped = Lab(hosts=4, links=alike.links, nics={2: 150e6})
-    return {"alike": alike, "unequal": unequal, "one NIC capped": capped}
+    return {"alike": alike, "unequal": unequal, "capped": capped}
 
 
 def described(lab: Lab) -> machine.Machine:
@@ -86,6 +90,18 @@ def compare(lab: Lab, graph: str, kind: str, repeats: int) -> list[dict[str, Any
     return found
 
 
+def compare_all(
+    names: Sequence[str], graphs: Sequence[str], kinds: Sequence[str], repeats: int
+) -> Iterator[dict[str, Any]]:
+    """Every network with every graph and kind, one after the other, as they are done."""
+    for name in names:
+        with networks()[name].running() as lab:
+            for graph, kind in itertools.product(graphs, kinds):
+                found = compare(lab, graph, kind, repeats)
+                order = tau(*([one[key] for one in found] for key in ("measured_s", "predicted_s")))
+                yield {"network": name, "graph": graph, "kind": kind, "tau": order, "methods": found}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="+", default=["coauthor_physics"])
@@ -93,32 +109,17 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--networks", nargs="+", default=list(networks()))
     args = parser.parse_args()
-    results, errors, taus = [], [], []
-    for name in args.networks:
-        with networks()[name].running() as lab:
-            for graph, kind in itertools.product(args.graphs, args.kinds):
-                found = compare(lab, graph, kind, args.repeats)
-                order = tau(*([one[key] for one in found] for key in ("measured_s", "predicted_s")))
-                off = [abs(one["predicted_s"] / one["measured_s"] - 1) for one in found]
-                rows = [
-                    [
-                        one["method"],
-                        report.seconds(one["measured_s"]),
-                        report.seconds(one["predicted_s"]),
-                        f"{one['predicted_s'] / one['measured_s'] - 1:+.1%}",
-                    ]
-                    for one in found
-                ]
-                print(f"\n{name}, {graph}, {kind}: median error {statistics.median(off):.1%}, tau {order:.2f}")
-                print(report.table(rows, ["method", "measured", "predicted", "error"]), flush=True)
-                results.append({"network": name, "graph": graph, "kind": kind, "tau": order, "methods": found})
-                errors += off
-                taus.append(order)
+    results = []
+    for found in compare_all(args.networks, args.graphs, args.kinds, args.repeats):
+        print(f"\n{describe(found)}", flush=True)
+        results.append(found)
+    told = summary(results)
     print(
-        f"\nall: median error {statistics.median(errors):.1%}, 95 % below "
-        f"{sorted(errors)[int(0.95 * (len(errors) - 1))]:.1%}, tau {statistics.mean(taus):.2f} (mean)"
+        f"\nall: median error {told['median_error']:.1%}, 95 % below {told['p95_error']:.1%}, "
+        f"tau {told['tau']:.2f} (mean), {told['least_tau']:.2f} (least)"
     )
-    print(file_result("fidelity", {"repeats": args.repeats, "results": results}))
+    scatter(RESULTS / "fidelity.png", results, "epochs on the emulated network")
+    print(file_result("fidelity", {"repeats": args.repeats, **told, "results": results}))
     return 0
 
 

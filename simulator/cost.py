@@ -9,7 +9,8 @@ weighs as much as a long one. MPI sends short messages at once and long ones aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -142,22 +143,49 @@ def _rms(*lines: Line) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShortMessages:
+    """The line of short messages of every ordered pair, [N, N], where two lines were fitted: see ``fit``.
+
+    A pair takes it up to and including ``switch_bytes``; 0 there: that pair has one line for all sizes.
+    """
+
+    switch_bytes: F64
+    theta_s_per_byte: F64
+    gamma_s: F64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairCosts:
     """theta and gamma of every ordered pair of N ranks, row the sender, column the receiver (as in a workload).
 
-    The diagonal is not used. ``low_bytes`` and ``high_bytes`` bound what was measured, where it was.
+    Where short messages cost differently, ``short`` has their line, and theta and gamma are those of the longer ones.
+    The diagonal is not used. ``low_bytes`` and ``high_bytes`` bound what was measured, where it was;
+    ``residual`` is by how much each pair's lines miss their own measurements (``Fit.median_residual``).
     """
 
     theta_s_per_byte: F64  # [N, N]
     gamma_s: F64  # [N, N]
     low_bytes: float = 0.0
     high_bytes: float = np.inf
+    short: ShortMessages | None = None
+    residual: F64 | None = None  # [N, N]
 
     def __post_init__(self) -> None:
         shape = self.theta_s_per_byte.shape
         if len(shape) != 2 or shape[0] != shape[1] or self.gamma_s.shape != shape:
             raise CostError(f"theta and gamma must both be N x N, not {shape} and {self.gamma_s.shape}")
-        for name, values in (("theta", self.theta_s_per_byte), ("gamma", self.gamma_s)):
+        given = {"theta": self.theta_s_per_byte, "gamma": self.gamma_s, "residual": self.residual}
+        if self.short is not None:
+            given |= {
+                "switch_bytes of short messages": self.short.switch_bytes,
+                "theta of short messages": self.short.theta_s_per_byte,
+                "gamma of short messages": self.short.gamma_s,
+            }
+        for name, values in given.items():
+            if values is None:
+                continue
+            if values.shape != shape:
+                raise CostError(f"{name} must be {shape[0]} x {shape[0]} as theta is, not {values.shape}")
             pairs = values[~np.eye(shape[0], dtype=bool)]
             if not (np.isfinite(pairs).all() and (pairs >= 0).all()):
                 raise CostError(f"{name} must be finite and >= 0 for every pair, not {pairs.min()}")
@@ -169,24 +197,80 @@ class PairCosts:
     def seconds(self, num_bytes: ArrayLike) -> F64:
         """Seconds [..., N, N] of one message a pair, row the sender. No bytes are no message: 0 s, no gamma."""
         sizes = self._sizes(num_bytes)
-        return np.where(sizes > 0, self.theta_s_per_byte * sizes + self.gamma_s, 0.0)
+        return np.where(sizes > 0, self._on_its_line(sizes), 0.0)
 
     def ring_costs(self, num_bytes: ArrayLike) -> F64:
         """What the ring engines take: [..., N, N], row the *receiver*, and ``NO_MESSAGE`` where nothing travels."""
         sizes = self._sizes(num_bytes)
-        costs = np.where(sizes > 0, self.theta_s_per_byte * sizes + self.gamma_s, NO_MESSAGE)
+        costs = np.where(sizes > 0, self._on_its_line(sizes), NO_MESSAGE)
         return np.ascontiguousarray(np.swapaxes(costs, -1, -2))
 
-    def warnings(self, num_bytes: ArrayLike) -> tuple[str, ...]:
-        """A sentence if messages lie beyond the measured range."""
-        sizes = self._sizes(num_bytes)
-        outside = sizes[(sizes > 0) & ((sizes < self.low_bytes) | (sizes > self.high_bytes))]
-        if not len(outside):
-            return ()
-        return (
-            f"{len(outside)} of {(sizes > 0).sum()} messages ({outside.min():g} to {outside.max():g} bytes) lie "
-            f"beyond the measured {self.low_bytes:g} to {self.high_bytes:g} bytes: calibrate over that range too",
+    def straight(self, low_bytes: ArrayLike, high_bytes: ArrayLike) -> tuple[PairCosts, tuple[str, ...]]:
+        """One line for each pair, as the policies need it, for messages of ``low_bytes`` to ``high_bytes`` [N, N].
+
+        The line that covers the range; where the switch lies within it, the one that covers more of it. Pairs
+        whose ``high_bytes`` is 0 send nothing. Second: a sentence where pairs have two lines, else nothing.
+        """
+        low, high = self._sizes(low_bytes), self._sizes(high_bytes)
+        if self.short is None:
+            return self, ()
+        switch = self.short.switch_bytes
+        takes_short = (high > 0) & ((high <= switch) | (switch - low > high - switch))
+        split = (low <= switch) & (high > switch)
+        chosen = replace(
+            self,
+            theta_s_per_byte=np.where(takes_short, self.short.theta_s_per_byte, self.theta_s_per_byte),
+            gamma_s=np.where(takes_short, self.short.gamma_s, self.gamma_s),
+            short=None,
         )
+        two = (switch > 0) & (high > 0)
+        if not two.any():
+            return chosen, ()
+        text = (
+            f"{two.sum()} of {(high > 0).sum()} pairs have two lines, and a policy takes one: that of short messages "
+            f"for {takes_short.sum()} of them"
+        )
+        if split.any():
+            text += (
+                f"; {split.sum()} may send on either side of their switch, so what a policy says of their time is rough"
+            )
+        return chosen, (text,)
+
+    def at_bandwidth(self, factor: float) -> PairCosts:
+        """The same with every theta divided by ``factor``; what a message costs beside its bytes stays."""
+        if not 0 < factor < np.inf:
+            raise CostError(f"a factor of bandwidth is finite and > 0, not {factor}")
+        short = self.short
+        if short is not None:
+            short = replace(short, theta_s_per_byte=short.theta_s_per_byte / factor)
+        return replace(self, theta_s_per_byte=self.theta_s_per_byte / factor, short=short)
+
+    def warnings(self, num_bytes: ArrayLike) -> tuple[str, ...]:
+        """Sentences on what not to trust: messages beyond the measured range, lines that fit badly."""
+        sizes = self._sizes(num_bytes)
+        found = []
+        outside = sizes[(sizes > 0) & ((sizes < self.low_bytes) | (sizes > self.high_bytes))]
+        if len(outside):
+            found.append(
+                f"{len(outside)} of {(sizes > 0).sum()} messages ({outside.min():g} to {outside.max():g} bytes) lie "
+                f"beyond the measured {self.low_bytes:g} to {self.high_bytes:g} bytes: calibrate over that range too"
+            )
+        if self.residual is not None:
+            missed = np.where(np.eye(self.ranks, dtype=bool), 0.0, self.residual)
+            if (missed > WARN_ABOVE).any():
+                found.append(
+                    f"the costs of {(missed > WARN_ABOVE).sum()} pairs miss their own measurements by up to "
+                    f"{missed.max():.1%} (median of a pair): measure again on a quiet machine or with more repeats"
+                )
+        return tuple(found)
+
+    def _on_its_line(self, sizes: F64) -> F64:
+        """Seconds, as if every pair sent a message."""
+        long: F64 = self.theta_s_per_byte * sizes + self.gamma_s
+        if self.short is None:
+            return long
+        short = self.short.theta_s_per_byte * sizes + self.short.gamma_s
+        return np.where(sizes <= self.short.switch_bytes, short, long)
 
     def _sizes(self, num_bytes: ArrayLike) -> F64:
         """[..., N, N] with an empty diagonal."""
@@ -196,3 +280,26 @@ class PairCosts:
         if not (sizes >= 0).all():
             raise CostError(f"bytes must be >= 0, not {sizes.min()}")
         return np.where(np.eye(self.ranks, dtype=bool), 0.0, sizes)
+
+
+def pair_costs(ranks: int, fits: Mapping[tuple[int, int], Fit]) -> PairCosts:
+    """The fits of ordered pairs (sender, receiver) as matrices. CostError where a pair is missing."""
+    missing = {(s, r) for s in range(ranks) for r in range(ranks) if s != r} - set(fits)
+    if missing:
+        raise CostError(f"no fit for {len(missing)} of the pairs of {ranks} ranks, {min(missing)} among them")
+    theta, gamma, switch, short_theta, short_gamma, residual = np.zeros((6, ranks, ranks))
+    for pair, found in fits.items():
+        long = found.lines[-1]
+        theta[pair], gamma[pair], residual[pair] = long.theta_s_per_byte, long.gamma_s, found.median_residual
+        if found.switch_bytes is not None:
+            switch[pair] = found.switch_bytes
+            short_theta[pair], short_gamma[pair] = found.lines[0].theta_s_per_byte, found.lines[0].gamma_s
+    short = ShortMessages(switch_bytes=switch, theta_s_per_byte=short_theta, gamma_s=short_gamma)
+    return PairCosts(
+        theta_s_per_byte=theta,
+        gamma_s=gamma,
+        low_bytes=max((found.lines[0].low_bytes for found in fits.values()), default=0.0),
+        high_bytes=min((found.lines[-1].high_bytes for found in fits.values()), default=np.inf),
+        short=short if switch.any() else None,
+        residual=residual,
+    )

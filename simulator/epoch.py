@@ -9,26 +9,77 @@ the sum of the weight gradients. On every rank, forward and backward being mirro
 Ranks wait for each other only through messages and in the final sum. Where in the epoch a rank's dense
 seconds fall is not recorded: they are spread evenly over its exchanges and its end.
 
-Shapes: N ranks, any leading batch axes of the costs.
+Shapes: N ranks, any leading batch axes of bytes, seconds and costs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import PairCosts
-from simulator.events import RingRun, run_ring, run_shared
-from simulator.maxplus import Semantics, ring_finish
-from simulator.timeline import Span, Transfer, transfers
+from simulator.maxplus import Semantics
 from simulator.topology import Topology
+from simulator.wire import Links as Links
+from simulator.wire import Wire
 from simulator.workload import Exchange, Workload, message_bytes
 
 F64 = NDArray[np.float64]
-Links = Literal["shared", "apart"]
+STAGES = ("encode_s", "central_s", "decode_s", "marginal_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Leg:
+    """One exchange as far as time is concerned: bytes instead of messages. Seconds [..., N]."""
+
+    layer: int
+    direction: Literal["forward", "backward"]
+    num_bytes: NDArray[np.int64] | F64  # [..., N, N] row the sender
+    encode_s: F64
+    central_s: F64
+    decode_s: F64
+    marginal_s: F64
+
+    @staticmethod
+    def of(exchange: Exchange) -> Leg:
+        return Leg(
+            layer=exchange.layer,
+            direction=exchange.direction,
+            num_bytes=exchange.channel_bytes(),
+            **{name: getattr(exchange, name) for name in STAGES},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """A workload as far as time is concerned. Seconds [..., N]."""
+
+    legs: tuple[Leg, ...]
+    held_s: F64
+    dense_s: F64
+    weight_gradient_s: float  # 0 where there is one rank alone
+
+    @staticmethod
+    def of(workload: Workload) -> Load:
+        return Load(
+            legs=tuple(map(Leg.of, workload.exchanges)),
+            held_s=workload.held_s,
+            dense_s=workload.dense_s,
+            weight_gradient_s=workload.weight_gradient_s if workload.ranks > 1 else 0.0,
+        )
+
+    @property
+    def ranks(self) -> int:
+        return int(self.held_s.shape[-1])
+
+    def slowed(self, factors: F64) -> Load:
+        """Every rank's computing times its factor: [..., N]."""
+        legs = tuple(replace(leg, **{name: getattr(leg, name) * factors for name in STAGES}) for leg in self.legs)
+        return replace(self, legs=legs, held_s=self.held_s * factors, dense_s=self.dense_s * factors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +126,18 @@ def simulate(
 ) -> EpochTime:
     """The epoch of a workload over a network: the costs of its pairs, or links that messages share fairly.
 
-    ``links``, for costs of pairs: whether a rank's messages go one after another, or every pair has a link of its
-    own. That matters for posted messages only: in the other semantics one goes at a time.
+    ``links``: see ``Wire``.
     """
-    n = workload.ranks
-    steps, end_s = walk(workload, network, semantics=semantics, links=links, overlap=overlap)
-    return EpochTime(
-        epoch_s=end_s,
-        exchanges=tuple(_told(step) for step in steps),
-        held_s=float(workload.held_s.mean()),
-        dense_s=float(workload.dense_s.mean()),
-        weight_gradient_s=workload.weight_gradient_s if n > 1 else 0.0,
-        num_bytes=workload.epoch_bytes(),
-    )
+    load = Load.of(workload)
+    steps, end_s = walk(load, ring(Wire(network=network, semantics=semantics, links=links), overlap))
+    return told(load, steps, float(end_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
-    """One exchange on every rank's clock, [N] seconds each: when what begins."""
+    """One exchange on every rank's clock, [..., N] seconds each: when what begins."""
 
-    exchange: Exchange
+    leg: Leg
     dense: F64
     marginal: F64  # backward; forward it follows `decode`
     encode: F64
@@ -104,24 +147,34 @@ class Step:
     end: F64
 
 
-def walk(
-    workload: Workload, network: PairCosts | Topology, *, semantics: Semantics, links: Links, overlap: bool
-) -> tuple[list[Step], float]:
-    """Every exchange of an epoch, and the epoch's end. As ``simulate``, with the clocks shown."""
-    clock = workload.held_s.copy()
-    share = workload.dense_s / (len(workload.exchanges) + 1)
+Meet = Callable[[Leg, F64], tuple[F64, F64]]
+"""What ranks do that are ready at [..., N]: when their messages have ended, and when they decode."""
+
+
+def ring(wire: Wire, overlap: bool = True) -> Meet:
+    """Messages fly while the central product goes on, or before it."""
+
+    def meet(leg: Leg, start: F64) -> tuple[F64, F64]:
+        ended = wire.flight(leg.num_bytes, start)
+        return ended, np.maximum(ended, start + leg.central_s) if overlap else ended + leg.central_s
+
+    return meet
+
+
+def walk(load: Load, meet: Meet) -> tuple[list[Step], F64]:
+    """Every exchange of an epoch, and when the epoch ends: [...]."""
+    clock = load.held_s
+    share = load.dense_s / (len(load.legs) + 1)
     steps = []
-    for exchange in workload.exchanges:
-        backward = exchange.direction == "backward"
+    for leg in load.legs:
         marginal = clock + share
-        encode = marginal + exchange.marginal_s if backward else marginal
-        start = encode + exchange.encode_s
-        ended = flight(exchange, network, start, semantics, links)
-        ready = np.maximum(ended, start + exchange.central_s) if overlap else ended + exchange.central_s
-        end = ready + exchange.decode_s + (0.0 if backward else exchange.marginal_s)
+        encode = marginal + leg.marginal_s if leg.direction == "backward" else marginal
+        start = encode + leg.encode_s
+        ended, ready = meet(leg, start)
+        end = ready + leg.decode_s + (0.0 if leg.direction == "backward" else leg.marginal_s)
         steps.append(
             Step(
-                exchange=exchange,
+                leg=leg,
                 dense=clock,
                 marginal=marginal,
                 encode=encode,
@@ -132,78 +185,35 @@ def walk(
             )
         )
         clock = end
-    return steps, float((clock + share).max()) + (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
+    return steps, (clock + share).max(axis=-1) + load.weight_gradient_s
 
 
-def _told(step: Step) -> ExchangeTime:
-    exchange = step.exchange
-    waiting = step.decode - (step.start + exchange.central_s)
-    return ExchangeTime(
-        layer=exchange.layer,
-        direction=exchange.direction,
-        num_bytes=int(exchange.channel_bytes().sum()),
-        flight_s=float(step.ended.max() - step.start.min()),
-        waiting_s=float(waiting.mean()),
-        hidden_s=float((step.ended - step.start - waiting).mean()),
-        coding_s=float((exchange.encode_s + exchange.decode_s).mean()),
-        product_s=float((exchange.central_s + exchange.marginal_s).mean()),
+def told(load: Load, steps: list[Step], epoch_s: float) -> EpochTime:
+    """The stages of an epoch; over several, their means."""
+    exchanges = tuple(map(_told, steps))
+    return EpochTime(
+        epoch_s=epoch_s,
+        exchanges=exchanges,
+        held_s=float(load.held_s.mean()),
+        dense_s=float(load.dense_s.mean()),
+        weight_gradient_s=load.weight_gradient_s,
+        num_bytes=sum(exchange.num_bytes for exchange in exchanges),
     )
 
 
-def timeline(workload: Workload, network: PairCosts | Topology, **choices: Any) -> tuple[list[Span], list[Transfer]]:
-    """Every rank's stages, and every message, of a simulated epoch. ``choices`` as for ``walk``."""
-    steps, end_s = walk(workload, network, **choices)
-    spans = [Span(rank=r, name="held products", begin_s=0.0, end_s=float(s)) for r, s in enumerate(workload.held_s)]
-    messages: list[Transfer] = []
-    for step in steps:
-        exchange = step.exchange
-        name = f"layer {exchange.layer} {exchange.direction}"
-        decoded = step.decode + exchange.decode_s
-        pieces = [
-            ("dense", step.dense, step.marginal),
-            ("marginal", step.marginal, step.encode),
-            ("encode", step.encode, step.start),
-            ("central", step.start, step.start + exchange.central_s),
-            ("wait", step.start + exchange.central_s, step.decode),
-            ("decode", step.decode, decoded),
-            ("marginal", decoded, step.end),
-        ]
-        for stage, begin, end in pieces:
-            spans += [
-                Span(rank=r, name=stage, begin_s=float(b), end_s=float(e))
-                for r, (b, e) in enumerate(zip(begin, end, strict=True))
-                if e > b
-            ]
-        messages += transfers(_messages(exchange, network, step.start, choices), exchange.channel_bytes().T, name)
-    last = steps[-1].end if steps else workload.held_s
-    summed = end_s - (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
-    spans += [Span(rank=r, name="dense", begin_s=float(b), end_s=summed) for r, b in enumerate(last)]
-    spans += [Span(rank=r, name="weight gradients", begin_s=summed, end_s=end_s) for r in range(workload.ranks)]
-    return spans, messages
-
-
-def _messages(exchange: Exchange, network: PairCosts | Topology, start: F64, choices: dict[str, Any]) -> RingRun:
-    if isinstance(network, Topology):
-        return run_shared(exchange.channel_bytes().T, start, choices["semantics"], network)
-    ring = network.ring_costs(exchange.channel_bytes())
-    if choices["semantics"] == "posted" and choices["links"] == "apart":
-        begin = np.where(np.isfinite(ring), start[None, :], np.nan)
-        finish = flight(exchange, network, start, "posted", "apart")
-        return RingRun(finish_s=finish, begin_s=begin, end_s=begin + ring)
-    return run_ring(ring, start, choices["semantics"])
-
-
-def flight(exchange: Exchange, network: PairCosts | Topology, start: F64, semantics: Semantics, links: Links) -> F64:
-    """When each rank has sent and received all of an exchange: [N], on the clock of ``start``."""
-    if isinstance(network, Topology):
-        return run_shared(exchange.channel_bytes().T, start, semantics, network).finish_s
-    ring = network.ring_costs(exchange.channel_bytes())
-    if semantics == "posted" and links == "apart":
-        arrived = (ring + start[None, :]).max(axis=1, initial=-np.inf)  # by receiver, over senders
-        sent = (ring + start[None, :]).max(axis=0, initial=-np.inf)
-        apart: F64 = np.maximum(start, np.maximum(arrived, sent))
-        return apart
-    return ring_finish(ring, start, semantics)
+def _told(step: Step) -> ExchangeTime:
+    leg = step.leg
+    waiting = step.decode - (step.start + leg.central_s)
+    return ExchangeTime(
+        layer=leg.layer,
+        direction=leg.direction,
+        num_bytes=round(float(leg.num_bytes.sum(axis=(-2, -1)).mean())),
+        flight_s=float((step.ended.max(axis=-1) - step.start.min(axis=-1)).mean()),
+        waiting_s=float(waiting.mean()),
+        hidden_s=float((step.ended - step.start - waiting).mean()),
+        coding_s=float((leg.encode_s + leg.decode_s).mean()),
+        product_s=float((leg.central_s + leg.marginal_s).mean()),
+    )
 
 
 def with_bits(workload: Workload, bits: int) -> Workload:
@@ -241,3 +251,8 @@ def limit_s(workload: Workload, costs: PairCosts, bits: int = 2) -> float:
         size = int(message_bytes(exchange.row_entries, np.array([bits], np.uint8))[0])
         wire += float((costs.theta_s_per_byte * exchange.rows * size).max(initial=0.0))
     return max(float(compute.max()), wire) + (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
+
+
+def flight(exchange: Exchange, network: PairCosts | Topology, start: F64, semantics: Semantics, links: Links) -> F64:
+    """When each rank has sent and received all of an exchange: [N], on the clock of ``start``. See ``Wire``."""
+    return Wire(network=network, semantics=semantics, links=links).flight(exchange.channel_bytes(), start)

@@ -11,7 +11,7 @@ Simultaneous events may come in any order: ranks wait for sets of messages, so n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.cost import CostError
+from simulator.fluid import Heap, SharedLinks
 from simulator.maxplus import Semantics, check
 from simulator.topology import Topology
 
 F64 = NDArray[np.float64]
-Heap = list[tuple[float, int]]
 Start = Callable[[float, int], None]  # (time, message): send it
 React = Callable[[float, int], None]  # (time, rank or message): it is ready, it has arrived
 Reactions = tuple[React, React]  # to a rank that is ready, to a message that has arrived
@@ -49,8 +49,11 @@ def run_ring(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> RingRun
     costs, starts = check(cost, start, semantics)
     _refuse_batch(costs, starts)
     n = len(starts)
-    seconds = costs.ravel()[_places(n)].tolist()
-    heap: Heap = []
+    in_order = costs.ravel()[_places(n)]
+    seconds = in_order.tolist()
+    finish = starts.tolist()
+    heap: Heap = [(time, -1 - rank) for rank, time in enumerate(finish)]
+    heapify(heap)
     begin = [np.nan] * len(seconds)
     push = heappush
 
@@ -58,10 +61,7 @@ def run_ring(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> RingRun
         begin[message] = time
         push(heap, (time + seconds[message], message))
 
-    finish = starts.tolist()
-    ready, arrived = _RULES[semantics](n, [s > -np.inf for s in seconds], send, finish)
-    for rank, time in enumerate(starts.tolist()):
-        push(heap, (time, -1 - rank))
+    ready, arrived = _RULES[semantics](n, (in_order >= 0).tolist(), send, finish)
     pop = heappop
     while heap:
         time, event = pop(heap)
@@ -69,8 +69,8 @@ def run_ring(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> RingRun
             arrived(time, event)
         else:
             ready(time, -1 - event)
-    sent = np.array(begin)
-    return _result(finish, sent, sent + costs.ravel()[_places(n)])
+    begins = _matrix(n, begin)
+    return RingRun(finish_s=np.array(finish), begin_s=begins, end_s=begins + costs)
 
 
 def run_shared(num_bytes: ArrayLike, start: ArrayLike, semantics: Semantics, topology: Topology) -> RingRun:
@@ -90,7 +90,7 @@ def run_shared(num_bytes: ArrayLike, start: ArrayLike, semantics: Semantics, top
     places = _places(n)
     amounts = sizes.ravel()[places].tolist()
     begin, end = [np.nan] * len(amounts), [np.nan] * len(amounts)
-    links = _SharedLinks(topology, amounts, places, begin)
+    links = SharedLinks(topology, amounts, places, begin)
     finish = starts.tolist()
     ready, arrived = _SHARED_RULES[semantics](n, [a > -np.inf for a in amounts], links.send, finish)
     for rank, time in enumerate(starts.tolist()):
@@ -103,11 +103,12 @@ def run_shared(num_bytes: ArrayLike, start: ArrayLike, semantics: Semantics, top
             if event < 0:
                 ready(time, -1 - event)
                 continue
-            for message in links.happens(time, event):
+            if links.happens(time, event):
+                message = event % (n * n)
                 end[message] = time
                 arrived(time, message)
         links.share(time)
-    return _result(finish, begin, end)
+    return RingRun(finish_s=np.array(finish), begin_s=_matrix(n, begin), end_s=_matrix(n, end))
 
 
 def _refuse_batch(costs: F64, starts: F64) -> None:
@@ -129,89 +130,106 @@ def _ends(n: int) -> tuple[list[int], list[int]]:
     return senders.tolist(), receivers.tolist()
 
 
-def _result(finish: list[float], begin: ArrayLike, end: ArrayLike) -> RingRun:
-    n = len(finish)
-    matrices = np.full((2, n * n), np.nan)
-    places = _places(n)
-    matrices[0, places], matrices[1, places] = begin, end
-    begins, ends = matrices.reshape(2, n, n)
-    return RingRun(finish_s=np.array(finish), begin_s=begins, end_s=ends)
+@lru_cache(maxsize=16)
+def _intos(n: int) -> list[int]:
+    """What a rank gets in the round in which it sends message k N + s: k N + (s - k - 1 mod N). Read only."""
+    k, s = np.divmod(np.arange((n - 1) * n), n)
+    into: list[int] = (k * n + (s - k - 1) % n).tolist()
+    return into
+
+
+def _matrix(n: int, of_messages: list[float]) -> F64:
+    """[N, N] row the receiver; NaN on the diagonal."""
+    matrix = np.full(n * n, np.nan)
+    matrix[_places(n)] = of_messages
+    return matrix.reshape(n, n)
 
 
 # What ranks do. Each rule gets N, which messages exist, how to send one, and where to write finish times.
-# Rank numbers below zero are Python's, counted from the end: r - k - 1 is the sender to r in round k + 1.
+# `at` is what a rank sends in the round that it is in: N more a round. These functions are most of what a run costs.
 
 
 def _rendezvous(n: int, exists: list[bool], send: Start, finish: list[float]) -> Reactions:
     senders, receivers = _ends(n)
-    at = [-1] * n  # the round a rank is in
-    waits = [0] * n  # its messages of that round that are still to end, sent or received
-    last = n - 1
+    intos, size = _intos(n), len(exists)
+    at = list(range(-n, 0))
+    waits = [0] * n  # messages of its round that are still to end, sent or received
+    there = [0 if some else -1 for some in exists]  # how many ends of a message have reached its round; -1: no message
 
     def enter(time: float, rank: int) -> None:
         while True:
-            k = at[rank] = at[rank] + 1
-            if k == last:
+            out = at[rank] = at[rank] + n
+            if out >= size:
                 finish[rank] = time
                 return
-            out = k * n + rank
-            into = out - k - 1 if rank > k else out - k - 1 + n
             wait = 0
-            if exists[out]:
+            ends = there[out]
+            if ends == 0:
+                there[out] = wait = 1
+            elif ends > 0:
                 wait = 1
-                if at[rank + k + 1 - n] == k:  # the receiver is there already
-                    send(time, out)
-            if exists[into]:
+                send(time, out)
+            into = intos[out]
+            ends = there[into]
+            if ends == 0:
+                there[into] = 1
                 wait += 1
-                if at[rank - k - 1] == k:
-                    send(time, into)
+            elif ends > 0:
+                wait += 1
+                send(time, into)
             if wait:
                 waits[rank] = wait
                 return
 
     def arrived(time: float, message: int) -> None:
-        sender, receiver = senders[message], receivers[message]
-        if waits[sender] == 1:
-            enter(time, sender)
+        rank = senders[message]
+        if waits[rank] == 1:
+            enter(time, rank)
         else:
-            waits[sender] = 1
-        if waits[receiver] == 1:
-            enter(time, receiver)
+            waits[rank] = 1
+        rank = receivers[message]
+        if waits[rank] == 1:
+            enter(time, rank)
         else:
-            waits[receiver] = 1
+            waits[rank] = 1
 
     return enter, arrived
 
 
 def _barrier(n: int, exists: list[bool], send: Start, finish: list[float]) -> Reactions:
-    counts = [sum(exists[k * n : k * n + n]) for k in range(n - 1)]
+    rounds = [[m for m in range(k, k + n) if exists[m]] for k in range(0, len(exists), n)]
     there = [False] * n
-    state = {"round": 0, "left": counts[0] if counts else 0, "ready": 0}
+    current, left, missing = 0, len(rounds[0]) if rounds else 0, n
 
     def ready(time: float, rank: int) -> None:
+        nonlocal missing
         if n == 1:
             return
         there[rank] = True
-        state["ready"] += 1
+        missing -= 1
         for sender in {rank, (rank - 1) % n}:  # round 1, the only one that ranks enter one by one
             if exists[sender] and there[sender] and there[(sender + 1) % n]:
                 send(time, sender)
-        advance(time)
+        if left == 0 and missing == 0:
+            advance(time)
 
     def advance(time: float) -> None:
-        while state["left"] == 0 and state["ready"] == n:
-            k = state["round"] = state["round"] + 1
-            if k == n - 1:
+        nonlocal current, left
+        while True:
+            current += 1
+            if current == n - 1:
                 finish[:] = [time] * n
                 return
-            state["left"] = counts[k]
-            for message in range(k * n, k * n + n):
-                if exists[message]:
-                    send(time, message)
+            left = len(rounds[current])
+            for message in rounds[current]:
+                send(time, message)
+            if left:
+                return
 
     def arrived(time: float, message: int) -> None:
-        state["left"] -= 1
-        if state["left"] == 0:
+        nonlocal left
+        left -= 1
+        if left == 0 and missing == 0:
             advance(time)
 
     return ready, arrived
@@ -219,42 +237,43 @@ def _barrier(n: int, exists: list[bool], send: Start, finish: list[float]) -> Re
 
 def _eager(n: int, exists: list[bool], send: Start, finish: list[float]) -> Reactions:
     senders, receivers = _ends(n)
-    at = [-1] * n
+    intos, size = _intos(n), len(exists)
+    at = list(range(-n, 0))
     waits = [0] * n
-    early = [False] * len(exists)  # arrived before their receiver came to the round
-    last = n - 1
+    expects = [-1] * n  # what a rank waits to receive
+    pending = exists.copy()  # not yet arrived before its receiver came to the round
 
     def enter(time: float, rank: int) -> None:
         while True:
-            k = at[rank] = at[rank] + 1
-            if k == last:
+            out = at[rank] = at[rank] + n
+            if out >= size:
                 finish[rank] = time
                 return
-            out = k * n + rank
-            into = out - k - 1 if rank > k else out - k - 1 + n
             wait = 0
-            if exists[out]:
+            if pending[out]:  # nobody but its sender can have sent it
                 wait = 1
                 send(time, out)
-            if exists[into] and not early[into]:
+            into = intos[out]
+            if pending[into]:
                 wait += 1
+                expects[rank] = into
             if wait:
                 waits[rank] = wait
                 return
 
     def arrived(time: float, message: int) -> None:
-        sender, receiver = senders[message], receivers[message]
-        if at[receiver] == message // n:
-            if waits[receiver] == 1:
-                enter(time, receiver)
-            else:
-                waits[receiver] = 1
+        rank = receivers[message]
+        if expects[rank] != message:
+            pending[message] = False
+        elif waits[rank] == 1:
+            enter(time, rank)
         else:
-            early[message] = True
-        if waits[sender] == 1:
-            enter(time, sender)
+            waits[rank] = 1
+        rank = senders[message]
+        if waits[rank] == 1:
+            enter(time, rank)
         else:
-            waits[sender] = 1
+            waits[rank] = 1
 
     return enter, arrived
 
@@ -263,22 +282,25 @@ def _posted(n: int, exists: list[bool], send: Start, finish: list[float]) -> Rea
     senders, receivers = _ends(n)
     size = len(exists)
 
-    def send_from(time: float, message: int) -> None:
-        while message < size and not exists[message]:
-            message += n
-        if message < size:
-            send(time, message)
-
     def ready(time: float, rank: int) -> None:
-        finish[rank] = max(finish[rank], time)
+        if finish[rank] < time:
+            finish[rank] = time
         send_from(time, rank)
 
+    def send_from(time: float, message: int) -> None:
+        while message < size:
+            if exists[message]:
+                send(time, message)
+                return
+            message += n
+
     def arrived(time: float, message: int) -> None:
-        sender, receiver = senders[message], receivers[message]
-        if finish[sender] < time:  # the latest of a rank's own messages ends it
-            finish[sender] = time
-        if finish[receiver] < time:
-            finish[receiver] = time
+        rank = senders[message]
+        if finish[rank] < time:  # the latest of a rank's own messages ends it
+            finish[rank] = time
+        rank = receivers[message]
+        if finish[rank] < time:
+            finish[rank] = time
         send_from(time, message + n)
 
     return ready, arrived
@@ -312,92 +334,3 @@ _RULES: dict[Semantics, _Rule] = {
     "posted": _posted,
 }
 _SHARED_RULES: dict[Semantics, _Rule] = _RULES | {"posted": _together}
-
-
-class _SharedLinks:
-    """Fluid flows. Events N N + m: message m's latency is over; 2 N N + v: the first flow ends, if v is current."""
-
-    def __init__(
-        self, topology: Topology, amounts: Sequence[float], places: NDArray[np.int64], begin: list[float]
-    ) -> None:
-        n = topology.ranks
-        pairs = [divmod(int(place), n) for place in places]
-        self.heap: Heap = []
-        self._begin = begin
-        self._amounts = amounts
-        self._latency = [float(topology.latency_s[s, r]) for r, s in pairs]
-        self._capacity = topology.capacity_bytes_per_s.tolist()
-        limits = np.isfinite(topology.capacity_bytes_per_s).tolist()  # a link without limit slows no one
-        self._routes = [tuple(link for link in topology.routes[s][r] if limits[link]) for r, s in pairs]
-        self._square = n * n
-        self._left: dict[int, float] = {}  # bytes to go, by message
-        self._rate: dict[int, float] = {}
-        self._ends: dict[int, float] = {}
-        self._version = 0
-        self._now = 0.0
-        self._changed = False
-
-    def send(self, time: float, message: int) -> None:
-        self._begin[message] = time
-        heappush(self.heap, (time + self._latency[message], self._square + message))
-
-    def happens(self, time: float, event: int) -> list[int]:
-        """The messages that have arrived by this event."""
-        if event < 2 * self._square:
-            self._left[event - self._square] = self._amounts[event - self._square]
-            self._rate[event - self._square] = 0.0
-            self._changed = True
-            return []
-        if event != 2 * self._square + self._version:
-            return []
-        done = [message for message, end in self._ends.items() if end <= time]
-        for message in done:
-            del self._left[message], self._rate[message], self._ends[message]
-        self._changed = True
-        return done
-
-    def share(self, time: float) -> None:
-        """Bring all flows up to now and share the links out again, if a flow has come or gone."""
-        if not self._changed:
-            return
-        passed = time - self._now
-        for message, rate in self._rate.items():
-            self._left[message] = max(0.0, self._left[message] - rate * passed)
-        self._now, self._changed = time, False
-        self._version += 1
-        self._rate = fair_rates({message: self._routes[message] for message in self._left}, self._capacity)
-        self._ends = {message: time + left / self._rate[message] for message, left in self._left.items()}
-        if self._ends:
-            heappush(self.heap, (min(self._ends.values()), 2 * self._square + self._version))
-
-
-def fair_rates(routes: dict[int, tuple[int, ...]], capacity: Sequence[float]) -> dict[int, float]:
-    """Max-min fair rates, in the capacity's unit, of flows over links: progressive filling.
-
-    All rates grow alike until a link is full; its flows keep their rate, the rest go on. So every flow has a
-    full link on which no other is faster (Bertsekas and Gallager, Data Networks, section 6.5.2).
-    """
-    members: dict[int, list[int]] = {}
-    for flow, route in routes.items():
-        for link in route:
-            members.setdefault(link, []).append(flow)
-    left = {link: capacity[link] for link in members}
-    count = {link: len(flows) for link, flows in members.items()}
-    shares = [(left[link] / count[link], link) for link in members]
-    heapify(shares)
-    rates: dict[int, float] = {}
-    while len(rates) < len(routes):
-        share, link = heappop(shares)
-        if not count[link]:
-            continue
-        now = left[link] / count[link]
-        if now > share * (1 + 1e-12):  # a link's share only grows while others fill: look again later
-            heappush(shares, (now, link))
-            continue
-        for flow in members[link]:
-            if flow not in rates:
-                rates[flow] = now
-                for other in routes[flow]:
-                    left[other] -= now
-                    count[other] -= 1
-    return rates

@@ -25,11 +25,15 @@ posted      E_i[s] = E_{i-1}[s] + c_i[r], E_0 = start (unchanged where no messag
             it has received; arrivals are waited for in round order.
 
 So posted <= eager <= rendezvous <= barrier, rank by rank. All grow with every cost and start.
+
+A round needs the N costs of its own messages and no others. They are read out of a matrix (``ring_finish``), or made
+when their round comes (``ring_finish_by_rounds``): then a ring may have more ranks than N x N costs fit a memory.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +43,9 @@ from simulator.cost import CostError
 F64 = NDArray[np.float64]
 Semantics = Literal["barrier", "eager", "rendezvous", "posted"]
 SEMANTICS: tuple[Semantics, ...] = get_args(Semantics)
+# Costs of a round i: of the receivers i..N-1 (senders 0..N-i-1), and of the receivers 0..i-1 (senders N-i..N-1)
+Round: TypeAlias = Callable[[int], tuple[F64, F64]]
+MADE_AT_ONCE = 1 << 17  # costs, 1 MB: of the order of a core's own cache
 
 
 def ring_finish(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> F64:
@@ -53,11 +60,34 @@ def ring_finish(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> F64:
     batch = np.broadcast_shapes(costs.shape[:-2], starts.shape[:-1])
     flat = np.ascontiguousarray(costs).reshape(*costs.shape[:-2], n * n)
     clock = np.array(np.broadcast_to(starts, (*batch, n)))
-    if semantics == "posted":
-        return _posted(flat, clock)
-    if semantics == "barrier":
-        return _barrier(flat, clock)
-    return _in_rounds(flat, clock, range(1, n), eager=semantics == "eager")
+    return _ENGINES[semantics](lambda i: _diagonals(flat, n, i), clock)
+
+
+def ring_finish_by_rounds(costs_of: Callable[[range], ArrayLike], start: ArrayLike, semantics: Semantics) -> F64:
+    """The same for one ring whose costs are made when they are wanted; its memory is of the order of N.
+
+    ``costs_of(rounds)`` [K, N]: for each of these rounds i, the cost of what r (column) gets from r - i mod N. It is
+    asked for every round once, in order. ``start`` [N].
+    """
+    starts = _check_start(np.asarray(start, np.float64), semantics)
+    if starts.ndim != 1:
+        raise CostError(f"one ring at a time has starts [N], not {starts.shape}")
+    n = len(starts)
+    step = max(1, MADE_AT_ONCE // n)
+    made, costs = range(0), np.empty((0, n))
+
+    def round_of(i: int) -> tuple[F64, F64]:
+        nonlocal made, costs
+        if i not in made:
+            made = range(i, min(i + step, n))
+            costs = np.asarray(costs_of(made), np.float64)
+            if costs.shape != (len(made), n):
+                raise CostError(f"the costs of {len(made)} rounds of {n} ranks are [K, N], not {costs.shape}")
+            _check_costs(costs)
+        own = costs[i - made.start]
+        return own[i:], own[:i]
+
+    return _ENGINES[semantics](round_of, starts.copy())
 
 
 def makespan(cost: ArrayLike, start: ArrayLike, semantics: Semantics) -> F64:
@@ -71,18 +101,27 @@ def check(cost: ArrayLike, start: ArrayLike, semantics: str) -> tuple[F64, F64]:
     n = starts.shape[-1] if starts.ndim else 0
     if n < 1 or costs.shape[-2:] != (n, n):
         raise CostError(f"a ring takes costs [..., N, N] and starts [..., N], not {costs.shape} and {starts.shape}")
-    if semantics not in SEMANTICS:
-        raise CostError(f"the semantics of a ring are one of {', '.join(SEMANTICS)}, not {semantics!r}")
-    if not np.isfinite(starts).all():
-        raise CostError("every start must be a finite number of seconds")
-    # One pass each, no temporaries of the size of the costs: a NaN makes either extreme a NaN.
-    if not costs.max(initial=0.0) < np.inf or (costs.min(initial=0.0) < 0 and ((costs < 0) & np.isfinite(costs)).any()):
-        raise CostError("every cost must be finite and >= 0, or NO_MESSAGE")
+    _check_start(starts, semantics)
+    _check_costs(costs)
     return costs, starts
 
 
+def _check_start(starts: F64, semantics: str) -> F64:
+    if semantics not in SEMANTICS:
+        raise CostError(f"the semantics of a ring are one of {', '.join(SEMANTICS)}, not {semantics!r}")
+    if starts.size == 0 or not np.isfinite(starts).all():
+        raise CostError("every start must be a finite number of seconds")
+    return starts
+
+
+def _check_costs(costs: F64) -> None:
+    # One pass each, no temporaries of the size of the costs: a NaN makes either extreme a NaN.
+    if not costs.max(initial=0.0) < np.inf or (costs.min(initial=0.0) < 0 and ((costs < 0) & np.isfinite(costs)).any()):
+        raise CostError("every cost must be finite and >= 0, or NO_MESSAGE")
+
+
 def _diagonals(flat: F64, n: int, i: int) -> tuple[F64, F64]:
-    """Costs of round i without copying: of the receivers i..N-1 (senders 0..N-i-1), and of 0..i-1.
+    """A Round of a matrix, without copying.
 
     The entry (r, r - i) stands at r N + r - i, so a round is a slice of stride N + 1; (r, r - i + N) likewise.
     """
@@ -90,50 +129,62 @@ def _diagonals(flat: F64, n: int, i: int) -> tuple[F64, F64]:
     return flat[..., i * n :: step][..., : n - i], flat[..., n - i :: step][..., :i]
 
 
-def _in_rounds(flat: F64, clock: F64, rounds: range, *, eager: bool) -> F64:
+def _in_rounds(costs: Round, clock: F64, rounds: range, *, eager: bool) -> F64:
     """Rendezvous or eager. ``clock`` [..., N] is used up."""
     n = clock.shape[-1]
-    arrived, begun = np.empty_like(clock), np.empty_like(clock)  # by receiver
+    arrived = np.empty_like(clock)  # by receiver
     for i in rounds:
-        upper, lower = _diagonals(flat, n, i)
+        upper, lower = costs(i)
+        senders, wrapped = clock[..., : n - i], clock[..., n - i :]  # of the receivers i..N-1, and of 0..i-1
+        lands, lands_wrapped = arrived[..., i:], arrived[..., :i]
         if eager:
-            np.add(clock[..., : n - i], upper, out=arrived[..., i:])
-            np.add(clock[..., n - i :], lower, out=arrived[..., :i])
+            np.add(senders, upper, out=lands)
+            np.add(wrapped, lower, out=lands_wrapped)
         else:
-            np.maximum(clock[..., : n - i], clock[..., i:], out=begun[..., i:])
-            np.maximum(clock[..., n - i :], clock[..., :i], out=begun[..., :i])
-            np.add(begun[..., i:], upper, out=arrived[..., i:])
-            np.add(begun[..., :i], lower, out=arrived[..., :i])
+            np.maximum(senders, clock[..., i:], out=lands)
+            np.maximum(wrapped, clock[..., :i], out=lands_wrapped)
+            np.add(lands, upper, out=lands)
+            np.add(lands_wrapped, lower, out=lands_wrapped)
         np.maximum(clock, arrived, out=clock)
-        np.maximum(clock[..., : n - i], arrived[..., i:], out=clock[..., : n - i])
-        np.maximum(clock[..., n - i :], arrived[..., :i], out=clock[..., n - i :])
+        np.maximum(senders, lands, out=senders)  # a slice of the clock: what a rank sent ends its round, too
+        np.maximum(wrapped, lands_wrapped, out=wrapped)
     return clock
 
 
-def _barrier(flat: F64, clock: F64) -> F64:
+def _barrier(costs: Round, clock: F64) -> F64:
     """Round 1 as in rendezvous; from then on all ranks share one clock, and the slowest message moves it."""
     n = clock.shape[-1]
     if n == 1:
         return clock
-    shared = _in_rounds(flat, clock, range(1, 2), eager=False).max(axis=-1)
+    shared = _in_rounds(costs, clock, range(1, 2), eager=False).max(axis=-1)
     for i in range(2, n):
-        upper, lower = _diagonals(flat, n, i)
+        upper, lower = costs(i)
         slowest = np.maximum(upper.max(axis=-1), lower.max(axis=-1))
         shared = np.maximum(shared, shared + slowest)
     clock[...] = shared[..., None]
     return clock
 
 
-def _posted(flat: F64, clock: F64) -> F64:
+def _posted(costs: Round, clock: F64) -> F64:
     """``clock`` [..., N] is the receivers' and is used up; ``sent`` is the senders'."""
     n = clock.shape[-1]
     sent = clock.copy()
     arrives = np.empty_like(clock)  # by sender
     for i in range(1, n):
-        upper, lower = _diagonals(flat, n, i)
-        np.add(sent[..., : n - i], upper, out=arrives[..., : n - i])
-        np.add(sent[..., n - i :], lower, out=arrives[..., n - i :])
+        upper, lower = costs(i)
+        lands, lands_wrapped = arrives[..., : n - i], arrives[..., n - i :]  # at the receivers i..N-1, and at 0..i-1
+        receivers, first = clock[..., i:], clock[..., :i]
+        np.add(sent[..., : n - i], upper, out=lands)
+        np.add(sent[..., n - i :], lower, out=lands_wrapped)
         np.maximum(sent, arrives, out=sent)
-        np.maximum(clock[..., i:], arrives[..., : n - i], out=clock[..., i:])
-        np.maximum(clock[..., :i], arrives[..., n - i :], out=clock[..., :i])
+        np.maximum(receivers, lands, out=receivers)
+        np.maximum(first, lands_wrapped, out=first)
     return np.maximum(clock, sent)
+
+
+_ENGINES: dict[Semantics, Callable[[Round, F64], F64]] = {
+    "barrier": _barrier,
+    "eager": lambda costs, clock: _in_rounds(costs, clock, range(1, clock.shape[-1]), eager=True),
+    "rendezvous": lambda costs, clock: _in_rounds(costs, clock, range(1, clock.shape[-1]), eager=False),
+    "posted": _posted,
+}

@@ -16,11 +16,7 @@ def fronts(path: Path, points: Sequence[dict[str, Any]], title: str = "") -> Non
     ``points``: with bandwidth_factor, semantics, method, epoch_s, variance_bound, on_front, mean_bits. The kind of
     picture goes by the suffix (png, svg, pdf). Errors: TimelineError.
     """
-    try:
-        figure_of = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise TimelineError("the picture needs matplotlib: pip install matplotlib") from None
-    figure = figure_of(figsize=(8, 5), layout="constrained")
+    figure = _figure((8, 5))
     axes = figure.subplots()
     networks = list(dict.fromkeys((p["bandwidth_factor"], p["semantics"]) for p in points))
     for number, (factor, semantics) in enumerate(networks):
@@ -41,3 +37,30 @@ def fronts(path: Path, points: Sequence[dict[str, Any]], title: str = "") -> Non
     if networks:
         axes.legend()
     figure.savefig(path, dpi=150)
+
+
+def scatter(path: Path, results: Sequence[dict[str, Any]], title: str = "") -> None:
+    """Predicted over measured seconds of epochs, a colour for each network, graph and kind; 5 % beside the diagonal.
+
+    ``results``: with network, graph, kind, and methods that have measured_s and predicted_s. Errors: TimelineError.
+    """
+    figure = _figure((6, 6))
+    axes = figure.subplots()
+    for number, found in enumerate(results):
+        measured, predicted = ([one[key] for one in found["methods"]] for key in ("measured_s", "predicted_s"))
+        label = f"{found['network']}, {found['graph']}, {found['kind']}"
+        axes.plot(measured, predicted, "o", color=f"C{number % 10}", label=label)
+    seconds = [one[key] for found in results for one in found["methods"] for key in ("measured_s", "predicted_s")]
+    ends = [0.9 * min(seconds), 1.1 * max(seconds)]
+    axes.plot(ends, ends, "-", color="0.6", linewidth=1)
+    axes.fill_between(ends, [0.95 * s for s in ends], [1.05 * s for s in ends], color="0.9", label="within 5 %")
+    axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds", title=title)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _figure(inches: tuple[float, float]) -> Any:
+    try:
+        return importlib.import_module("matplotlib.figure").Figure(figsize=inches, layout="constrained")
+    except ImportError:
+        raise TimelineError("the picture needs matplotlib: pip install matplotlib") from None

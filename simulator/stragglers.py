@@ -7,7 +7,9 @@ paired, and its confidence interval far narrower than that of two independent ru
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -173,6 +175,58 @@ def _refuse_below(least: float, **values: float) -> None:
     for name, value in values.items():
         if not (least <= value < np.inf):
             raise StragglerError(f"{name} is {value}; it must be finite and at least {least:g}")
+
+
+FORM = (
+    "device:2=1.5, link:0-1=lognormal:0.3, device=bursts:0.05:10:3 (probability, epochs, factor) or "
+    "device:0=recorded:FILE"
+)
+
+
+def parse(text: str, stream: int = 0, read: Callable[[str], str] | None = None) -> Straggler:
+    """A straggler from words: WHAT[:WHERE]=MODEL. StragglerError.
+
+    WHERE: ranks, or links as sender-receiver, joined by commas; left out, all of them. MODEL: a factor,
+    lognormal:SIGMA, bursts:PROBABILITY:EPOCHS:FACTOR, or recorded:FILE of factors, one for each epoch.
+    """
+    place, equals, model = text.partition("=")
+    what, _, where = place.partition(":")
+    if not equals or what not in _KINDS:
+        raise StragglerError(f"{text!r} is no straggler; give {FORM}")
+    try:
+        places = None if not where else tuple(_place(what, one) for one in where.split(","))
+        made = _model(model, read or _read)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, StragglerError):
+            raise StragglerError(f"{text!r}: {error}") from None
+        raise StragglerError(f"{text!r} is no straggler; give {FORM}") from None
+    return Straggler(what=what, model=made, where=places, stream=stream)  # type: ignore[arg-type]
+
+
+def _place(what: str, text: str) -> int | tuple[int, int]:
+    if what == "device":
+        return int(text)
+    sender, receiver = text.split("-")
+    return int(sender), int(receiver)
+
+
+def _model(text: str, read: Callable[[str], str]) -> Model:
+    name, _, rest = text.partition(":")
+    if name == "lognormal":
+        return Lognormal(sigma=float(rest))
+    if name == "bursts":
+        probability, epochs, factor = rest.split(":")
+        return Bursts(probability=float(probability), epochs=int(epochs), factor=float(factor))
+    if name == "recorded":
+        return Recorded(history=tuple(map(float, read(rest).split())))
+    return Constant(factor=float(text))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StragglerError(f"the factors in {path} can't be read ({error})") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Timelines: a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, and a Gantt picture.
 
 The trace is the Trace Event Format of Chrome, JSON in gz: one track per device and one per link, an arrow
-from each send to its receive, a counter of the bytes in flight. Times in it are microseconds. What overlaps
-on one track goes to a second one of the same name.
+from each send to its receive, counters of the bytes in flight and of their bits an entry. Times in it are
+microseconds. What overlaps on one track goes to a second one of the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from simulator.events import RingRun
 DEVICES, LINKS, NETWORK = 1, 2, 3  # processes of the trace
 PROCESSES = {DEVICES: "devices", LINKS: "links", NETWORK: "network"}
 SMALLEST = 256  # bytes of an empty trace, and a margin
-COUNTER_BYTES = 160  # a counter's line at most
+COUNTER_BYTES = 320  # two counters' lines at most
+SMALLEST_FLYING = 0.5  # bytes; below it are roundings of sums
 MAX_BYTES = 200 << 20  # of JSON before compression: what a browser still opens
 
 
@@ -52,16 +53,20 @@ class Transfer:
     end_s: float
     num_bytes: float = 0.0
     name: str = "message"
+    bits: float = 0.0  # of an entry, on average; 0: not told
 
 
 Item = TypeVar("Item", Span, Transfer)
 
 
-def transfers(run: RingRun, num_bytes: ArrayLike, name: str = "message") -> tuple[Transfer, ...]:
-    """The messages of a ring. ``num_bytes`` [N, N], row the *receiver* as in the run."""
+def transfers(
+    run: RingRun, num_bytes: ArrayLike, name: str = "message", bits: ArrayLike | None = None
+) -> tuple[Transfer, ...]:
+    """The messages of a ring. ``num_bytes`` and ``bits`` of an entry [N, N], row the *receiver* as in the run."""
     sizes = np.asarray(num_bytes, np.float64)
     if sizes.shape != run.begin_s.shape:
         raise TimelineError(f"the run is of {run.begin_s.shape} messages, the bytes of {sizes.shape}")
+    widths = np.zeros(sizes.shape) if bits is None else np.asarray(bits, np.float64)
     return tuple(
         Transfer(
             sender=int(s),
@@ -70,6 +75,7 @@ def transfers(run: RingRun, num_bytes: ArrayLike, name: str = "message") -> tupl
             end_s=float(run.end_s[r, s]),
             num_bytes=float(sizes[r, s]),
             name=name,
+            bits=float(widths[r, s]),
         )
         for r, s in np.argwhere(np.isfinite(run.begin_s))
     )
@@ -129,7 +135,7 @@ class _Trace:
         self._lanes: dict[tuple[int, str], list[tuple[float, int]]] = {}  # of a track: (free from, its number)
         self._processes: set[int] = set()
         self._messages = 0
-        self._steps: list[tuple[float, float]] = []  # (seconds, bytes that start or stop flying)
+        self._steps: list[tuple[float, float, float]] = []  # (seconds, bytes that start or stop flying, x their bits)
 
     def add(self, item: Span | Transfer, room: int) -> bool:
         """Whether the item still fits into ``room`` bytes in all; nothing of it stands in the trace if not."""
@@ -150,17 +156,21 @@ class _Trace:
         return True
 
     def counters(self) -> list[str]:
-        """Bytes in flight, a step at each beginning and end."""
-        lines, flying = [], 0.0
+        """Bytes in flight, and the bits of an entry that they have on average: a step at each beginning and end."""
+        lines, flying, weighted = [], 0.0, 0.0
         steps = sorted(self._steps)
-        for index, (time, change) in enumerate(steps):
-            flying += change
+        told = any(weight for _, _, weight in steps)
+        for index, (time, change, weight) in enumerate(steps):
+            flying, weighted = flying + change, weighted + weight
             if index + 1 == len(steps) or steps[index + 1][0] > time:
-                value = {"bytes": max(0.0, round(flying, 3))}
-                lines.append(
-                    _json({"ph": "C", "pid": NETWORK, "name": "bytes in flight", "ts": _micro(time), "args": value})
-                )
+                lines.append(self._counter("bytes in flight", time, {"bytes": max(0.0, round(flying, 3))}))
+                if told:
+                    bits = weighted / flying if flying > SMALLEST_FLYING else 0.0
+                    lines.append(self._counter("bits in flight", time, {"bits": max(0.0, round(bits, 3))}))
         return lines
+
+    def _counter(self, name: str, time: float, value: dict[str, float]) -> str:
+        return _json({"ph": "C", "pid": NETWORK, "name": name, "ts": _micro(time), "args": value})
 
     def _tracks(self, item: Span | Transfer) -> Iterator[tuple[tuple[int, str], list[tuple[float, int]]]]:
         if isinstance(item, Span):
@@ -171,7 +181,7 @@ class _Trace:
             yield track, self._lanes.get(track, [])
 
     def _message(self, item: Transfer) -> None:
-        what = {"bytes": item.num_bytes}
+        what = {"bytes": item.num_bytes} | ({"bits": round(item.bits, 3)} if item.bits else {})
         link, receives = (track for track, _ in self._tracks(item))
         sent = self._slice(*link, item, item.name, what)
         arrived = self._slice(*receives, item, f"{item.name} from {item.sender}", what)
@@ -181,7 +191,8 @@ class _Trace:
         head_s = item.begin_s + 0.999 * (item.end_s - item.begin_s)
         self.lines.append(_json({"ph": "s", "pid": LINKS, "tid": sent, "ts": _micro(item.begin_s), **arrow}))
         self.lines.append(_json({"ph": "f", "bp": "e", "pid": DEVICES, "tid": arrived, "ts": _micro(head_s), **arrow}))
-        self._steps += [(item.begin_s, item.num_bytes), (item.end_s, -item.num_bytes)]
+        weight = item.num_bytes * item.bits
+        self._steps += [(item.begin_s, item.num_bytes, weight), (item.end_s, -item.num_bytes, -weight)]
 
     def _slice(self, pid: int, name: str, item: Span | Transfer, label: str, args: dict[str, Any]) -> int:
         tid = self._lane(pid, name, item)

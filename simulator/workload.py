@@ -76,6 +76,7 @@ class Workload:
     transport: str
     graph: str
     notes: tuple[str, ...] = ()
+    inner: NDArray[np.int64] | None = None  # [N] nodes that each rank owns, where known
 
     def epoch_bytes(self) -> int:
         """Bytes of rows that all ranks send in an epoch."""
@@ -90,11 +91,13 @@ _EXCHANGE_ARRAYS = ("rows", "bits", "range_squared", "alpha_squared", *_STAGES)
 def save(workload: Workload, path: Path) -> None:
     """Write atomically: under a temporary name, then renamed."""
     arrays: dict[str, NDArray[Any]] = {name: getattr(workload, name) for name in _RANK_ARRAYS}
+    if workload.inner is not None:
+        arrays["inner"] = workload.inner
     for index, exchange in enumerate(workload.exchanges):
         arrays |= {f"{index}.{name}": getattr(exchange, name) for name in _EXCHANGE_ARRAYS}
     header = {
         "version": WORKLOAD_VERSION,
-        **{key: value for key, value in asdict(workload).items() if key not in (*_RANK_ARRAYS, "exchanges")},
+        **{key: value for key, value in asdict(workload).items() if key not in (*_RANK_ARRAYS, "exchanges", "inner")},
         "exchanges": [
             {"layer": e.layer, "direction": e.direction, "row_entries": e.row_entries} for e in workload.exchanges
         ],
@@ -124,7 +127,8 @@ def load(path: Path) -> Workload:
         )
         header.pop("version")
         notes = tuple(header.pop("notes"))
-        workload = Workload(exchanges=exchanges, notes=notes, **header, **{name: arrays[name] for name in _RANK_ARRAYS})
+        known = {name: arrays[name] for name in _RANK_ARRAYS} | {"inner": arrays.get("inner")}
+        workload = Workload(exchanges=exchanges, notes=notes, **header, **known)
     except (KeyError, TypeError) as error:
         raise WorkloadError(f"{path} is no whole workload: {error}") from None
     _check(workload, path)
@@ -137,6 +141,9 @@ def _check(workload: Workload, path: Path) -> None:
         raise WorkloadError(f"{path}: ranks is {n!r}; it must be a number >= 1")
     for name in _RANK_ARRAYS:
         _check_seconds(getattr(workload, name), n, f"{path}: {name}")
+    inner = workload.inner
+    if inner is not None and (inner.shape != (n,) or inner.dtype.kind not in "iu" or (inner < 0).any()):
+        raise WorkloadError(f"{path}: inner must be {n} numbers of nodes")
     for exchange in workload.exchanges:
         where = f"{path}: layer {exchange.layer} {exchange.direction}"
         if exchange.direction not in ("forward", "backward"):

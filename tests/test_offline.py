@@ -1,9 +1,11 @@
 """simulate, trace, tune and sweep on a saved workload: no MPI, no torch."""
 
 import gzip
+import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,9 @@ from simulator import workload as workloads
 from simulator.epoch import simulate
 from simulator.machine import preset
 from tests.simulator.test_epoch import workload
+from toolkit import cli
+from toolkit.commands import sweep
+from toolkit.errors import UserError
 
 MACHINE = ["--machine", "emulated-4"]
 
@@ -30,10 +35,143 @@ def bitring(*words, cwd=None):
 def test_simulate_tells_the_epoch(saved):
     told = json.loads(bitring("simulate", saved, *MACHINE, "--json").stdout)
     assert told["epoch_s"] == pytest.approx(simulate(workload(4), preset("emulated-4").topology()).epoch_s)
+    assert told["channel_bytes"] == [e.channel_bytes().tolist() for e in workload(4).exchanges]
     narrow = json.loads(bitring("simulate", saved, *MACHINE, "--bits", 2, "--json").stdout)
     assert narrow["num_bytes"] < told["num_bytes"] and narrow["epoch_s"] < told["epoch_s"]
     shown = bitring("simulate", saved, *MACHINE, "--policy", "adaptive", "--group-size", 5)
     assert shown.returncode == 0 and "gap 0.0e+00" in shown.stdout and "backward" in shown.stdout
+
+
+def told_of(*words, **environment):
+    done = bitring(*words, "--json", **environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_everything_that_was_asked_is_in_the_json(saved):
+    """Methods, stragglers, other choices, the critical path: one frozen answer."""
+    slow = ["device:2=1.5", "link:0-1=lognormal:0.3", "device=lognormal:0.2"]
+    asked = [word for one in slow for word in ("--straggler", one)] + ["--epochs", 30, "--seed", 5]
+    told = told_of(
+        "simulate", saved, *MACHINE, "--links", "apart", *asked, "--against", "bits=2", "--against", "pipelined"
+    )
+    assert sum(piece["end_s"] - piece["begin_s"] for piece in told["path"]) == pytest.approx(told["epoch_s"], abs=1e-9)
+    assert sum(piece["seconds"] for piece in told["path_by_stage"]) == pytest.approx(told["epoch_s"], abs=1e-9)
+    slow = told["disturbed"]
+    assert slow["epochs"]["p5_s"] <= slow["epochs"]["mean_s"] <= slow["epochs"]["p95_s"]
+    assert slow["all_stragglers"]["mean"] == pytest.approx(slow["epochs"]["mean_s"] - told["epoch_s"])
+    assert len(slow["each"]) == 3 and slow["each"][0]["low"] <= slow["each"][0]["mean"] <= slow["each"][0]["high"]
+    assert [other["choice"] for other in told["against"]] == ["bits=2", "pipelined"]
+    assert told["against"][0]["difference"]["mean"] < 0
+    again = told_of("simulate", saved, *MACHINE, "--links", "apart", *asked)
+    assert again["disturbed"] == slow
+    asked[-1] = 6
+    assert told_of("simulate", saved, *MACHINE, "--links", "apart", *asked)["disturbed"] != slow
+
+
+def test_recorded_stragglers_come_from_a_file(saved, tmp_path):
+    (tmp_path / "factors.txt").write_text("1\n3\n")
+    word = f"device=recorded:{tmp_path / 'factors.txt'}"
+    told = told_of("simulate", saved, *MACHINE, "--straggler", word, "--epochs", 10)["disturbed"]["epochs"]
+    assert told["p5_s"] < told["mean_s"] < told["p95_s"]
+    shown = bitring("simulate", saved, *MACHINE, "--straggler", word, "--epochs", 10).stdout
+    assert "costs an epoch" in shown and "95 % confidence" in shown
+
+
+def test_methods_by_name(saved):
+    vanilla = told_of("simulate", saved, *MACHINE, "--method", "vanilla")
+    hidden = told_of("simulate", saved, *MACHINE, "--method", "pipelined")
+    assert hidden["epoch_s"] < vanilla["epoch_s"] and hidden["parameters"] == {"staleness": 1.0}
+    fresh = told_of("simulate", saved, *MACHINE, "--method", "pipelined", "--set", "staleness=0")
+    assert fresh["epoch_s"] == pytest.approx(vanilla["epoch_s"], rel=1e-9)
+    nodes = ["--set", "nodes=400"]
+    whole = told_of("simulate", saved, *MACHINE, "--method", "broadcast", *nodes)
+    skipped = told_of("simulate", saved, *MACHINE, "--method", "skip-broadcast", *nodes, "--set", "staleness=3")
+    assert skipped["num_bytes"] < whole["num_bytes"] and skipped["epoch_s"] < whole["epoch_s"]
+    gist = told_of("simulate", saved, *MACHINE, "--method", "gist")
+    assert gist["num_bytes"] < vanilla["num_bytes"]
+    assert sum(p["end_s"] - p["begin_s"] for p in gist["path"]) == pytest.approx(gist["epoch_s"], abs=1e-9)
+    assigned = told_of(
+        "simulate", saved, *MACHINE, "--policy", "adaptive", "--method", "quantised",
+        "--set", "period=10", "--set", "assign_s=1",
+    )  # fmt: skip
+    assert assigned["beside_s"] == pytest.approx(0.1) and assigned["epoch_s"] > 0.1
+    assert sum(p["end_s"] - p["begin_s"] for p in assigned["path"]) == pytest.approx(assigned["epoch_s"], abs=1e-9)
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """A cache of its own, and no torch, no MPI to be had."""
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('no MPI here')")
+    monkeypatch.setenv("BITRING_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent.parent}")
+
+
+def test_a_workload_without_a_run(environment, tmp_path):
+    graph = ["--graph", "digits", "--set", "model.layers=3"]
+    told = told_of("simulate", *graph, "-k", 3, "--set", "model.hidden=32", "--save", tmp_path / "made.npz")
+    assert told["ranks"] == 3 and any("assumed" in note for note in told["notes"])
+    kept = workloads.load(tmp_path / "made.npz")
+    assert kept.epoch_bytes() == told["num_bytes"] and kept.inner.sum() == 1797
+    wide = told_of("simulate", *graph, "-k", 3, "--set", "model.hidden=64")
+    assert wide["num_bytes"] > told["num_bytes"] and wide["dense_s"] > told["dense_s"]
+    fast = told_of("simulate", *graph, "-k", 3, "--set", "model.hidden=32", "--flop-s", 1e15, "--memory-byte-s", 1e15)
+    assert fast["dense_s"] < 0.01 * told["dense_s"] and not any("assumed" in note for note in fast["notes"])
+    four = told_of("simulate", *graph, "-k", 4, *MACHINE, "--method", "broadcast")
+    assert four["machine"] == "emulated-4"
+    checked = told_of(
+        "simulate", *graph, "-k", 3, "--set", "model.hidden=32", "--rates-here", "--check", tmp_path / "made.npz"
+    )
+    assert 0 < checked["compute_ratios"]["compute"] < 1e6
+
+
+def test_a_sweep_over_ranks_and_methods(environment, tmp_path):
+    done = bitring(
+        "sweep", "--graph", "digits", "-k", 2, 4, "--lambdas", 2, "--group-sizes", 20, "--bandwidths", 0.01, 1,
+        "--methods", "adaptive", "posted", "fixed", "pipelined", "broadcast", "skip-broadcast", "gist",
+        "--set", "staleness=2", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "sweep.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 2 * (2 + 2 + 6 + 4)
+    assert {row["ranks"] for row in rows} == {2, 4}
+    epochs = {(r["ranks"], r["bandwidth_factor"], r["method"], r["lambda"]): r["epoch_s"] for r in rows}
+    assert epochs[4, 0.01, "pipelined", None] < epochs[4, 0.01, "fixed 32", None]
+    assert epochs[4, 0.01, "posted", 0.0] <= epochs[4, 0.01, "adaptive", 1.0]
+
+
+class FakeArrow:
+    """Stands in for pyarrow and pyarrow.parquet."""
+
+    class Table:
+        from_pylist = staticmethod(lambda rows: rows)
+
+    @staticmethod
+    def write_table(rows, path):
+        path.write_text(json.dumps(rows))
+
+
+def test_parquet_where_pyarrow_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib, "import_module", lambda name: FakeArrow)
+    sweep.write(tmp_path / "s.parquet", [{"a": 1}])
+    assert json.loads((tmp_path / "s.parquet").read_text()) == [{"a": 1}]
+
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(UserError, match="pip install pyarrow"):
+        sweep.write(tmp_path / "t.parquet", [{"a": 1}])
+    assert [path.name for path in tmp_path.iterdir()] == ["s.parquet"]
+
+
+def test_a_real_parquet_file(saved, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    done = bitring("sweep", saved, *MACHINE, "--lambdas", 2, "--group-sizes", 5, "--out", tmp_path / "s.parquet")
+    assert done.returncode == 0, done.stderr
+    rows = parquet.read_table(tmp_path / "s.parquet").to_pylist()
+    assert len(rows) == 3 * (2 + 6) and {"epoch_s", "method", "lambda"} <= rows[0].keys()
 
 
 def test_a_timeline_and_a_picture(saved, tmp_path):
@@ -43,6 +181,10 @@ def test_a_timeline_and_a_picture(saved, tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
     assert picture.stat().st_size > 10_000
+    told = told_of("trace", saved, *MACHINE, "--bits", 2, "--out", out)
+    assert told["epoch_s"] == pytest.approx(told_of("simulate", saved, *MACHINE, "--bits", 2)["epoch_s"])
+    events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+    assert {e["args"]["bits"] for e in events if e["name"] == "bits in flight"} == {0.0, 2.0}
 
 
 def test_tune_shows_a_front_and_its_knee(saved):
@@ -78,10 +220,57 @@ def test_a_sweep_goes_to_a_file(saved, tmp_path):
         (["tune", "WORKLOAD", *MACHINE, "--lambdas", "1"], "--lambdas is 1"),
         (["trace", "WORKLOAD", *MACHINE, "--out", "/nowhere/t.gz"], "can't write the timeline"),
         (["sweep", "WORKLOAD", *MACHINE, "--bandwidths", "0"], "--bandwidths above 0"),
+        (["sweep", *MACHINE], "give WORKLOAD and --machine, or --graph and -k"),
+        (["sweep", "--graph", "digits"], "--graph goes with -k"),
+        (["sweep", "WORKLOAD", *MACHINE, "--flop-s", "1"], "--flop-s goes with --graph"),
+        (["sweep", "WORKLOAD", *MACHINE, "--set", "staleness=2"], "is a parameter of none of adaptive, fixed"),
+        (["simulate", "WORKLOAD", *MACHINE, "--method", "pipelined", "--no-overlap"], "--no-overlap says nothing"),
+        (["simulate", "WORKLOAD"], "give WORKLOAD and --machine"),
+        (["simulate", "WORKLOAD", *MACHINE, "--graph", "digits"], "both say what is simulated"),
+        (["simulate", "--graph", "digits"], "--graph needs -k"),
+        (["simulate", "--graph", "digits", "-k", "0"], "-k is 0"),
+        (["simulate", "--graph", "digitz", "-k", "2"], "did you mean 'digits'"),
+        (["simulate", "--graph", "digits", "-k", "2", *MACHINE], "-k 2 is of 2 ranks, and machine emulated-4 has 4"),
+        (["simulate", "--graph", "digits", "-k", "2", "--set", "model.hiden=3"], "did you mean 'hidden'"),
+        (["simulate", "--graph", "digits", "-k", "2", "--flop-s", "-1"], "flop_s is -1"),
+        (["simulate", "WORKLOAD", *MACHINE, "-k", "4"], "-k goes with --graph"),
+        (["simulate", "WORKLOAD", *MACHINE, "--set", "model.hidden=3"], "goes with --graph"),
+        (["simulate", "WORKLOAD", *MACHINE, "--set", "staleness=3"], "name it with --method"),
+        (["simulate", "WORKLOAD", *MACHINE, "--save", "x.npz"], "goes with --graph"),
+        (["simulate", "WORKLOAD", *MACHINE, "--check", "x.npz"], "goes with --graph"),
+        (
+            ["simulate", "WORKLOAD", *MACHINE, "--method", "pipelined", "--set", "stalenes=3"],
+            "did you mean 'staleness'",
+        ),
+        (["simulate", "WORKLOAD", *MACHINE, "--method", "pipelined", "--bits", "2"], "go with method quantised"),
+        (["simulate", "WORKLOAD", *MACHINE, "--method", "broadcast"], "give nodes"),
+        (["simulate", "WORKLOAD", *MACHINE, "--straggler", "disk:1=2"], "no straggler; give device:2=1.5"),
+        (["simulate", "WORKLOAD", *MACHINE, "--straggler", "device:7=2"], "device 7 is not there"),
+        (["simulate", "WORKLOAD", *MACHINE, "--straggler", "link=2"], "give --links apart or shared"),
+        (["simulate", "WORKLOAD", *MACHINE, "--straggler", "device=2", "--epochs", "1"], "--epochs is 1"),
+        (["simulate", "WORKLOAD", *MACHINE, "--against", "pipelnied"], "did you mean 'pipelined'"),
+        (["simulate", "WORKLOAD", *MACHINE, "--against", "bits=5"], "bits are one of"),
+        (["simulate", "WORKLOAD", *MACHINE, "--against", "lamb=5"], "is no choice"),
     ],
 )
 def test_refusals(saved, words, sentence):
+    """Told by the command itself; what main() makes of it is below."""
+    args = cli.parser().parse_args([str(saved) if word == "WORKLOAD" else word for word in words])
+    with pytest.raises(UserError) as refused:
+        args.run(args)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["simulate", "WORKLOAD", "--machine", "nvlnk-4"], "did you mean 'nvlink-4'"),
+        (["trace", "WORKLOAD", *MACHINE, "--out", "/nowhere/t.gz"], "can't write the timeline"),
+        (["sweep", "WORKLOAD", *MACHINE, "--out", "/nowhere/s.jsonl", "--lambdas", "2"], "can't write the sweep"),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_exit_2(saved, words, sentence):
     done = bitring(*(saved if word == "WORKLOAD" else word for word in words))
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert sentence in done.stderr and done.stderr.startswith("bitring: ")
     assert "Traceback" not in done.stderr

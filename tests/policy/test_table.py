@@ -1,12 +1,14 @@
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.policy import POLICIES, ProblemError, Settings, assign, best_front, solvers
-from tests.policy.instances import lognormal, problems, rounding
+from simulator.policy import POLICIES, ProblemError, RoundProblem, Settings, assign, best_front, solvers
+from tests.policy.instances import LAMBDAS, lognormal, problems, rounding
 
 PROBLEM = lognormal(3, 8, short=3)
 
@@ -40,6 +42,38 @@ def test_lower_bounds_hold_against_every_policy(problem, lam, key):
     for answer in answers:
         assert bound <= answer.objective + slack
         assert answer.gap >= 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=problems(channels=4, groups=12, bits=((2, 4, 8), (1, 2, 4), (2, 8), (0, 2, 8), (0, 8, 32))),
+    lam=st.floats(0, 1),
+    data=st.data(),
+)
+def test_no_widths_whatever_beat_exact(problem, lam, data):
+    """Any assignment is a feasible one: its score is above the exact one, which is above the relaxation's bound."""
+    best, bound = assign("exact", problem, Settings(lam=lam)), assign("hull", problem, Settings(lam=lam)).lower_bound
+    slack, corners = rounding(best_front(problem).corners), best_front(problem).corners
+    assert bound <= best.objective + slack
+    width = st.sampled_from(problem.bits)
+    counts = [len(c.groups.size) for c in problem.channels]
+    for _ in range(5):
+        drawn = [np.array(data.draw(st.lists(width, min_size=n, max_size=n)), np.uint8) for n in counts]
+        score = float(corners.score(problem.seconds(drawn), problem.variance(drawn), lam))
+        assert best.objective <= score + slack
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(channels=4, groups=12), lam=st.sampled_from(LAMBDAS), data=st.data())
+def test_ranks_by_other_names_get_the_same_widths(problem, lam, data):
+    """Channels in any order, ranks under any names: the same seconds and variance, and the same widths a channel."""
+    order = data.draw(st.permutations(range(len(problem.channels))))
+    named = [replace(problem.channels[i], sender=7 - i, receiver=20 + i) for i in order]
+    other = RoundProblem(channels=tuple(named), bits=problem.bits)
+    for policy in ("exact", "hull"):
+        one, two = (assign(policy, p, Settings(lam=lam)) for p in (problem, other))
+        assert (two.seconds, two.variance) == (one.seconds, one.variance)
+        assert [b.tolist() for b in two.bits] == [one.bits[i].tolist() for i in order]
 
 
 def test_an_unknown_policy_is_refused():

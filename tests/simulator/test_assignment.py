@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.assignment import assign_workload, knee, tune
+from simulator.assignment import assign_workload, flight_s, knee, tune
 from simulator.epoch import variance_bound, with_bits
-from simulator.policy import ProblemError
+from simulator.exchanges import at_front, problems_of
+from simulator.policy import ProblemError, best_front
 from tests.simulator.test_epoch import costs, workload
 
 
@@ -79,3 +80,61 @@ def test_the_front_of_tune():
     for point in points:
         beaten = any(f.epoch.epoch_s <= point.epoch.epoch_s and f.variance <= point.variance for f in front)
         assert beaten
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 4), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 3))
+def test_what_is_hidden_costs_nothing(ranks, seed, lam, share):
+    """The choice on a front equals trying all its points with max(seconds, hidden), and wastes none of what is free."""
+    network = costs(ranks)
+    for exchange in workload(ranks, seed).exchanges:
+        problems = problems_of(exchange, network, 5, at_once=True)
+        if not problems:
+            continue
+        front = best_front(problems[0])
+        hidden_s = share * float(front.seconds[0])
+        (chosen,) = at_front([front], lam, hidden_s)
+        scores = front.corners.score(np.maximum(front.seconds, hidden_s), front.variance, lam)
+        assert chosen.objective == pytest.approx(float(scores.min()), rel=1e-9, abs=1e-12)
+        assert chosen.lower_bound <= chosen.objective + 1e-12
+        least = front.no_slower_than(hidden_s)
+        assert chosen.variance <= least.variance * (1 + 1e-9) or hidden_s < front.seconds[0]
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "posted", "exact"])
+def test_rounds_share_what_is_hidden(policy):
+    """Every message has the width that the variance counts; none is later than what hides it or the fastest ring."""
+    load, network = workload(4, 3), costs(4, theta=1e-6)
+    bare = assign_workload(load, network, policy, lam=0.0, group_size=5)
+    hidden = [3 * one.seconds for one in bare.exchanges]
+    free = assign_workload(load, network, policy, lam=0.0, group_size=5, hidden_s=hidden)
+    assert variance_bound(free.workload) == pytest.approx(free.variance, rel=1e-9)
+    assert free.variance < bare.variance
+    for one, fastest, limit in zip(free.exchanges, bare.exchanges, hidden, strict=True):
+        assert fastest.seconds <= one.seconds <= limit * (1 + 1e-9)
+
+
+def test_posted_gives_a_posted_ring_less_variance_in_equal_time():
+    """Rounds with little to send are no faster than the slowest round: what they have to spare buys widths."""
+    load, network = workload(4, 3), costs(4, theta=1e-6)
+    by_rounds = assign_workload(load, network, "adaptive", lam=0.5, group_size=2)
+    at_once = assign_workload(load, network, "auto", lam=0.5, group_size=2, semantics="posted")
+    assert at_once.policy == "posted" and "ring_lp not tried" in at_once.reason
+    assert at_once.predicted_s["posted"] < at_once.predicted_s["adaptive"]
+    for exchange, one in zip(load.exchanges, by_rounds.exchanges, strict=True):
+        (problem,) = problems_of(exchange, network, 2, at_once=True)
+        seconds = flight_s(exchange, one, network, "posted")
+        assert best_front(problem).least_variance_within(seconds).variance <= one.variance * (1 + 1e-9)
+    barrier = assign_workload(load, network, "auto", lam=0.5, group_size=2, semantics="barrier")
+    assert barrier.policy == "adaptive" and barrier.variance == by_rounds.variance
+
+
+def test_auto_asks_the_linear_program_where_rounds_matter():
+    pytest.importorskip("highspy")
+    load, network = workload(4, 3), costs(4, theta=1e-6)
+    found = assign_workload(load, network, "auto", lam=0.5, group_size=5, semantics="rendezvous")
+    assert set(found.predicted_s) == {"adaptive", "posted", "ring_lp"}
+    assert found.predicted_s[found.policy] <= min(found.predicted_s.values()) * (1 + 1e-9)
+    by_ring = assign_workload(load, network, "ring_lp", lam=0.5, group_size=5, semantics="rendezvous")
+    assert variance_bound(by_ring.workload) == pytest.approx(by_ring.variance, rel=1e-9)
+    assert "ring" in by_ring.exchanges[0].solver

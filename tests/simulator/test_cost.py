@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost import NO_MESSAGE, CostError, PairCosts, fit
+from simulator.cost import NO_MESSAGE, CostError, PairCosts, ShortMessages, fit, pair_costs
 
 SIZES = np.geomspace(1e3, 1e7, 40)
 
@@ -115,3 +115,103 @@ def test_refused_pair_costs():
         pairs().seconds(np.zeros((2, 2)))
     with pytest.raises(CostError, match=">= 0"):
         pairs().seconds(np.full((3, 3), -1.0))
+
+
+def switched():
+    """Pair 0 -> 1 has one line, 1 -> 0 takes another up to 1000 bytes, and 2 is as 0."""
+    one = fit(SIZES, 1e-8 * SIZES + 1e-4)
+    two = fit(SIZES, np.where(SIZES <= 65536, 2e-9 * SIZES + 2e-5, 1e-9 * SIZES + 3e-4))
+    return one, two, {(0, 1): one, (1, 0): two, (0, 2): one, (2, 0): one, (1, 2): two, (2, 1): one}
+
+
+@settings(max_examples=50, deadline=None)
+@given(num_bytes=st.lists(st.integers(0, 10**7), min_size=9, max_size=9))
+def test_two_lines_a_pair_are_kept(num_bytes):
+    """Every pair's seconds are its own fit's, on either side of the switch and on it."""
+    one, two, fits = switched()
+    costs = pair_costs(3, fits)
+    sizes = np.array(num_bytes, float).reshape(3, 3)
+    sizes[1, 2] = two.switch_bytes
+    ring = costs.ring_costs(sizes)
+    for (s, r), found in fits.items():
+        if sizes[s, r] > 0:
+            assert (
+                costs.seconds(sizes)[s, r] == ring[r, s] == pytest.approx(float(found.seconds(sizes[s, r])), rel=1e-12)
+            )
+        else:
+            assert ring[r, s] == NO_MESSAGE
+    assert costs.theta_s_per_byte[1, 0] == two.lines[1].theta_s_per_byte, "theta is that of long messages"
+    assert (costs.low_bytes, costs.high_bytes) == (SIZES[0], SIZES[-1])
+    assert costs.residual is not None and costs.residual[0, 1] == one.median_residual
+
+
+def test_pairs_of_one_line_keep_one():
+    _, _, fits = switched()
+    costs = pair_costs(3, dict.fromkeys(fits, fits[0, 1]))
+    assert costs.short is None
+    assert costs.straight(np.ones((3, 3)), np.ones((3, 3))) == (costs, ())
+    with pytest.raises(CostError, match=r"no fit for 1 of the pairs of 3 ranks, \(2, 1\)"):
+        pair_costs(3, {pair: found for pair, found in fits.items() if pair != (2, 1)})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "short", "words"),
+    [
+        (1e3, 5e4, True, "2 of 6 pairs have two lines, and a policy takes one: that of short messages for 2"),
+        (1e5, 1e6, False, "that of short messages for 0"),
+        (1e3, 1e5, True, "2 may send on either side of their switch"),  # most of the range is below
+        (5e4, 1e6, False, "2 may send on either side of their switch"),
+    ],
+)
+def test_policies_get_the_line_that_covers_their_messages(low, high, short, words):
+    _, two, fits = switched()
+    costs = pair_costs(3, fits)
+    line, (text,) = costs.straight(np.full((3, 3), low), np.full((3, 3), high))
+    assert words in text
+    assert line.short is None and line.theta_s_per_byte[0, 1] == costs.theta_s_per_byte[0, 1]
+    assert line.theta_s_per_byte[1, 2] == two.lines[0 if short else 1].theta_s_per_byte
+    assert line.gamma_s[1, 0] == two.lines[0 if short else 1].gamma_s
+    if "either side" not in words:
+        for sizes in (np.full((3, 3), low), np.full((3, 3), high)):
+            np.testing.assert_allclose(line.seconds(sizes), costs.seconds(sizes), rtol=1e-12)
+
+
+def test_the_switch_itself_is_short_and_silent_pairs_have_no_say():
+    _, two, fits = switched()
+    costs = pair_costs(3, fits)
+    at = np.full((3, 3), two.switch_bytes)
+    line, _ = costs.straight(at, at)
+    np.testing.assert_allclose(line.seconds(at), costs.seconds(at), rtol=1e-12)
+    assert costs.straight(np.zeros((3, 3)), np.zeros((3, 3)))[1] == ()
+
+
+def test_more_bandwidth_is_for_both_lines():
+    _, two, fits = switched()
+    costs = pair_costs(3, fits)
+    twice = costs.at_bandwidth(2.0)
+    for size in (2e3, 1e6):
+        sizes = np.full((3, 3), size)
+        assert (2 * (twice.seconds(sizes) - costs.seconds(sizes) / 2))[1, 0] == pytest.approx(
+            two.lines[size > 65536].gamma_s
+        )
+    for factor in (0.0, np.inf):
+        with pytest.raises(CostError, match="a factor of bandwidth"):
+            costs.at_bandwidth(factor)
+
+
+def test_a_poor_fit_is_told_of_a_pair():
+    costs = PairCosts(
+        theta_s_per_byte=np.zeros((2, 2)), gamma_s=np.ones((2, 2)), residual=np.array([[9, 0.2], [0.01, 9]])
+    )
+    (text,) = costs.warnings(np.ones((2, 2)))
+    assert text.startswith("the costs of 1 pairs miss their own measurements by up to 20.0%")
+
+
+def test_refused_short_messages():
+    square, long = np.zeros((2, 2)), {"theta_s_per_byte": np.zeros((2, 2)), "gamma_s": np.zeros((2, 2))}
+    with pytest.raises(CostError, match=r"switch_bytes of short messages must be 2 x 2 as theta is, not \(3, 3\)"):
+        short = ShortMessages(switch_bytes=np.zeros((3, 3)), theta_s_per_byte=square, gamma_s=square)
+        PairCosts(**long, short=short)
+    with pytest.raises(CostError, match="gamma of short messages must be finite"):
+        short = ShortMessages(switch_bytes=square, theta_s_per_byte=square, gamma_s=np.full((2, 2), np.nan))
+        PairCosts(**long, short=short)

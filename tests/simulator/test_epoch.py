@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from simulator import machine
 from simulator.cost import PairCosts, fit
-from simulator.epoch import limit_s, simulate, timeline, variance_bound, with_bits
+from simulator.epoch import limit_s, simulate, variance_bound, with_bits
+from simulator.tracks import timeline
 from simulator.workload import Exchange, Workload, message_bytes
 
 
@@ -156,6 +157,8 @@ def test_a_timeline_shows_the_epoch_that_is_told(semantics, links):
             assert two.begin_s == pytest.approx(one.end_s, abs=1e-12)
     assert len(messages) == sum(int((e.rows > 0).sum()) for e in load.exchanges)
     assert sum(m.num_bytes for m in messages) == told.num_bytes
+    mean = sum(m.bits * load.exchanges[0].rows[m.sender, m.receiver] for m in messages if m.name == "layer 1 forward")
+    assert mean == pytest.approx(load.exchanges[0].bits.sum())
     flights = [max(m.end_s for m in messages if m.name == f"layer {e.layer} {e.direction}") for e in told.exchanges]
     begun = [min(m.begin_s for m in messages if m.name == f"layer {e.layer} {e.direction}") for e in told.exchanges]
     for flight_s, begin, end in zip((e.flight_s for e in told.exchanges), begun, flights, strict=True):

@@ -6,8 +6,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simulator.cost import PairCosts
-from simulator.machine import PRESETS, Host, Link, Machine, MachineError, dumps, parse, preset, read, write
+from simulator.cost import PairCosts, ShortMessages, fit
+from simulator.machine import (
+    PRESETS,
+    Host,
+    Link,
+    Machine,
+    MachineError,
+    dumps,
+    measured,
+    parse,
+    preset,
+    read,
+    write,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "machine.md"
 
@@ -16,11 +28,13 @@ def same(a, b):
     plain = [(m.name, m.hosts, m.switches, m.links) for m in (a, b)]
     if (a.fitted is None) != (b.fitted is None) or plain[0] != plain[1]:
         return False
-    if a.fitted is None:
-        return True
-    return all(
-        np.array_equal(getattr(a.fitted, f.name), getattr(b.fitted, f.name)) for f in dataclasses.fields(PairCosts)
-    )
+    return equal(a.fitted, b.fitted)
+
+
+def equal(a, b):
+    if dataclasses.is_dataclass(a) and dataclasses.is_dataclass(b):
+        return all(equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    return np.array_equal(a, b)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -77,6 +91,26 @@ def test_fitted_costs_go_first():
     assert back.pair_costs().theta_s_per_byte[1, 0] == 3e-9
 
 
+def test_two_lines_a_pair_survive_the_file(tmp_path):
+    """A calibration whose eager and rendezvous messages cost differently, written, read and used."""
+    sizes = np.geomspace(1e3, 1e6, 20)
+    one, two = (fit(sizes, np.where(sizes <= limit, 1e-9 * sizes + 1e-5, 2e-9 * sizes + 1e-4)) for limit in (0, 3e4))
+    assert len(one.lines) == 1 and len(two.lines) == 2
+    machine = measured(["a", "b"], {(0, 1): one, (1, 0): two})
+    write(machine, tmp_path / "machine.toml")
+    again = read(tmp_path / "machine.toml")
+    assert same(again, machine) and "[fitted.short]" in (tmp_path / "machine.toml").read_text()
+    assert again.fitted is not None and isinstance(again.fitted.short, ShortMessages)
+    assert again.fitted.short.switch_bytes.tolist() == [[0, 0], [two.switch_bytes, 0]]
+    for size in (2e3, 5e5):
+        ring = again.pair_costs().ring_costs(np.full((2, 2), size))
+        assert ring[0, 1] == pytest.approx(float(two.seconds(size))) and ring[1, 0] == pytest.approx(
+            float(one.seconds(size))
+        )
+    changed = dataclasses.replace(machine, fitted=dataclasses.replace(machine.fitted, residual=np.ones((2, 2))))
+    assert not same(changed, machine)
+
+
 names = st.text('abcxyz"\\é -_', min_size=1, max_size=8)
 bandwidths = st.one_of(st.floats(1e-3, 1e15), st.just(float("inf")))
 
@@ -124,6 +158,9 @@ def test_the_good_one_is_good():
     assert parse(GOOD).pair_costs().theta_s_per_byte[0, 1] == 8e-10
 
 
+LINES = "fitted = {{theta_s_per_byte = [[0, 0], [0, 0]], gamma_s = [[0, 0], [0, 0]], {}}}"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -157,6 +194,10 @@ def test_the_good_one_is_good():
         ("version = 1", "version = 1\nfitted = {gamma_s = [[0]]}", "fitted needs 'theta_s_per_byte'"),
         ("version = 1", "version = 1\nfitted = {gamma_s = [[0]], theta_s_per_byte = [[0]]}", "are of 1 ranks"),
         ("version = 1", "version = 1\nfitted = {gamma_s = [[0]], theta_s_per_byte = [[0], 1]}", "can't be used"),
+        ("version = 1", f"version = 1\n{LINES.format('short = 3')}", r"written under \[fitted.short\]"),
+        ("version = 1", f"version = 1\n{LINES.format('short = {}')}", "fitted needs 'switch_bytes'"),
+        ("version = 1", f"version = 1\n{LINES.format('short = {swich_bytes = 1}')}", "did you mean 'switch_bytes'?"),
+        ("version = 1", f"version = 1\n{LINES.format('residual = [[0]]')}", "residual must be 2 x 2"),
     ],
 )
 def test_refusals_are_one_sentence(old, new, message, tmp_path):

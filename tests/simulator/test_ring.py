@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator import maxplus
 from simulator.cost import NO_MESSAGE, CostError
 from simulator.events import run_ring
-from simulator.maxplus import SEMANTICS, makespan, ring_finish
+from simulator.maxplus import SEMANTICS, makespan, ring_finish, ring_finish_by_rounds
 
 SIZES = (1, 2, 3, 5, 8, 64)
 semantics_of_all = pytest.mark.parametrize("semantics", SEMANTICS)
@@ -173,6 +173,41 @@ def test_records_say_when_each_message_travelled(semantics):
         sends = [(run.begin_s[r, rank], run.end_s[r, rank]) for r in range(5) if exists[r, rank]]
         sends.sort()
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(sends)), "one message leaves at a time"
+
+
+@semantics_of_all
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.sampled_from(SIZES),
+    seed=st.integers(0, 2**32),
+    absent=st.sampled_from([0.0, 0.5, 1.0]),
+    at_once=st.sampled_from([1, 20, 1 << 20]),
+)
+def test_costs_made_round_by_round_give_the_same(semantics, n, seed, absent, at_once):
+    cost, start = draw(n, seed, absent=absent)
+    before, asked = start.copy(), []
+
+    def costs_of(rounds):
+        asked.extend(rounds)
+        r, i = np.arange(n), np.array(rounds)[:, None]
+        return cost[r, (r - i) % n]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(maxplus, "MADE_AT_ONCE", at_once)
+        lazily = ring_finish_by_rounds(costs_of, start, semantics)
+    assert (lazily == ring_finish(cost, start, semantics)).all()
+    assert asked == list(range(1, n)) and (start == before).all()
+
+
+def test_costs_of_rounds_that_cannot_be():
+    for costs, message in [
+        (np.zeros((1, 3)), r"the costs of 2 rounds of 3 ranks are \[K, N\], not \(1, 3\)"),
+        (np.full((2, 3), np.nan), "NO_MESSAGE"),
+    ]:
+        with pytest.raises(CostError, match=message):
+            ring_finish_by_rounds(lambda rounds, costs=costs: costs, np.zeros(3), "eager")
+    with pytest.raises(CostError, match=r"starts \[N\], not \(1, 3\)"):
+        ring_finish_by_rounds(lambda rounds: np.zeros((2, 3)), np.zeros((1, 3)), "eager")
 
 
 def test_more_rounds_than_python_recurses():

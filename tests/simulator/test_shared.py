@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost import CostError
-from simulator.events import fair_rates, run_ring, run_shared
+from simulator.events import run_ring, run_shared
+from simulator.fluid import SharedLinks, fair_rates
 from simulator.machine import Host, Link, Machine, preset
 from simulator.maxplus import SEMANTICS
 from simulator.topology import build
@@ -111,6 +112,26 @@ def test_the_fluid_moves_all_bytes_at_no_more_than_capacity(semantics):
     alone = topology.pair_costs().ring_costs(num_bytes.T)
     seconds = (run.end_s - run.begin_s)[~np.eye(16, dtype=bool)]
     assert (seconds >= alone[~np.eye(16, dtype=bool)] * (1 - 1e-9)).all(), "nothing beats having the link alone"
+
+
+def everyone(links):
+    """What SharedLinks._component may be, and is quicker than: all flows under way."""
+    links._touched = set()
+    return sorted(set().union(*links._on))
+
+
+@semantics_of_all
+@pytest.mark.parametrize(("machine", "n"), [("four-by-four-100g", 16), ("fat-tree-64", 64)])
+def test_sharing_out_a_component_is_sharing_out_all(semantics, machine, n, monkeypatch):
+    """Rates of flows that no chain of links joins to the one that came or went don't change."""
+    topology, rng = preset(machine).topology(), np.random.default_rng(n)
+    sizes = rng.integers(1, 1 << 20, (n, n)) * (rng.random((n, n)) < 100 / n**2 + 0.03 * (semantics != "posted"))
+    start = rng.random(n) * 1e-4
+    fast = run_shared(sizes, start, semantics, topology)
+    monkeypatch.setattr(SharedLinks, "_component", everyone)
+    plain = run_shared(sizes, start, semantics, topology)
+    np.testing.assert_allclose(fast.end_s, plain.end_s, rtol=1e-9)
+    np.testing.assert_allclose(fast.finish_s, plain.finish_s, rtol=1e-9)
 
 
 def test_refusals():

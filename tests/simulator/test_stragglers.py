@@ -15,6 +15,7 @@ from simulator.stragglers import (
     StragglerError,
     Stragglers,
     paired_difference,
+    parse,
     uniform,
 )
 
@@ -97,6 +98,39 @@ def test_recorded_factors_repeat():
 
 def test_gone():
     assert (one("device", Constant(factor=3.0)).gone().device_factors(3, EPOCHS) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where", "model"),
+    [
+        ("device:2=1.5", "device", (2,), Constant(factor=1.5)),
+        ("device:0,3=2", "device", (0, 3), Constant(factor=2.0)),
+        ("link:0-1=lognormal:0.3", "link", ((0, 1),), Lognormal(sigma=0.3)),
+        ("link:0-1,1-0=4", "link", ((0, 1), (1, 0)), Constant(factor=4.0)),
+        ("device=bursts:0.05:10:3", "device", None, Bursts(probability=0.05, epochs=10, factor=3.0)),
+        ("device:1=recorded:some.txt", "device", (1,), Recorded(history=(1.0, 1.5, 2.0))),
+    ],
+)
+def test_words(text, what, where, model):
+    assert parse(text, 3, {"some.txt": "1 1.5\n2\n"}.get) == Straggler(what=what, where=where, model=model, stream=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("device:2", "no straggler; give device:2=1.5"),
+        ("disk=2", "no straggler"),
+        ("device:a=2", "no straggler"),
+        ("link:1=2", "no straggler"),
+        ("device=bursts:1:2", "no straggler"),
+        ("device=lognormal:x", "no straggler"),
+        ("device=-1", "factor is -1"),
+        ("device=recorded:/nowhere", "can't be read"),
+    ],
+)
+def test_words_that_are_none(text, sentence):
+    with pytest.raises(StragglerError, match=sentence):
+        parse(text)
 
 
 def test_pairing_narrows_the_interval():

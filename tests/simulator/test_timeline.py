@@ -60,11 +60,27 @@ def test_a_ring_becomes_a_trace(semantics, tmp_path):
     assert {f"rank {r}" for r in range(4)} <= names
     assert {f"{m.sender} to {m.receiver}" for m in messages} <= names
     counters = [e for e in events if e["ph"] == "C"]
+    assert {e["name"] for e in counters} == {"bytes in flight"}, "bits are told where they are known"
     values = [e["args"]["bytes"] for e in counters]
     assert values[-1] == 0 and max(values) <= num_bytes.sum() and min(values) >= 0
     times = [e["ts"] for e in counters]
     assert times == sorted(times)
     assert sum(e["ph"] == "s" for e in events) == 11
+
+
+def test_bits_in_flight_are_a_mean_over_bytes(tmp_path):
+    """Two messages at once, 100 bytes at 2 bits and 300 at 8: 6.5 bits on average; then the longer one alone."""
+    messages = [
+        Transfer(sender=0, receiver=1, begin_s=0.0, end_s=1.0, num_bytes=100, bits=2),
+        Transfer(sender=1, receiver=0, begin_s=0.0, end_s=2.0, num_bytes=300, bits=8),
+    ]
+    write_trace(tmp_path / "t", [], messages)
+    events = unpacked(tmp_path / "t")[0]["traceEvents"]
+    told = {name: [(e["ts"], *e["args"].values()) for e in events if e["ph"] == "C" and e["name"] == name]
+            for name in ("bits in flight", "bytes in flight")}  # fmt: skip
+    assert told["bits in flight"] == [(0, 6.5), (1e6, 8), (2e6, 0)]
+    assert told["bytes in flight"] == [(0, 400), (1e6, 300), (2e6, 0)]
+    assert sorted(e["args"]["bits"] for e in events if e["ph"] == "X") == [2, 2, 8, 8]
 
 
 def test_the_same_input_gives_the_same_file(tmp_path):
@@ -87,7 +103,7 @@ def test_any_items_give_valid_json_within_the_cap(data, cap, tmp_path_factory):
     ]
     sizes = st.floats(0, 1e300)
     messages = [
-        Transfer(sender=s, receiver=r, begin_s=b, end_s=b + d, num_bytes=size, name=name)
+        Transfer(sender=s, receiver=r, begin_s=b, end_s=b + d, num_bytes=size, name=name, bits=size % 33 // 1)
         for s, r, name, b, d, size in data.draw(st.lists(st.tuples(rank, rank, label, begin, lasts, sizes), max_size=8))
     ]
     path = tmp_path_factory.mktemp("trace") / "t.json.gz"

@@ -16,7 +16,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    print(registry.show_text(registry.load(_config(args))))
+    print(registry.show_text(registry.load(configuration(str(args.name), args.set))))
     return 0
 
 
@@ -24,19 +24,18 @@ def run_export(args: argparse.Namespace) -> int:
     path = Path(args.to)
     if path.exists():
         raise UserError(f"{path} exists; name a new file")
-    npz.write_npz(path, registry.load(_config(args)))
+    npz.write_npz(path, registry.load(configuration(str(args.name), args.set)))
     print(f"wrote {path}")
     return 0
 
 
-def _config(args: argparse.Namespace) -> configs.Config:
-    """A data set by name, a .npz file, a folder, or the data section of a configuration."""
-    name = str(args.name)
+def configuration(name: str, overrides: list[str]) -> configs.Config:
+    """A data set by name, a .npz file, a folder, or a configuration."""
     if name.endswith(".toml"):
-        return configs.load(name, args.set)
+        return configs.load(name, overrides)
     own = name.endswith(".npz") or ("/" in name and Path(name).is_dir())
     tables: dict[str, dict[str, object]] = {"data": {"name": "file", "path": name} if own else {"name": name}}
-    for override in args.set:
+    for override in overrides:
         section, key, value = configs.parse_override(override)
         tables.setdefault(section, {})[key] = value
     return configs.from_tables(tables)

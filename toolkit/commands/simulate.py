@@ -3,108 +3,148 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 
-from simulator import machine, workload
-from simulator.assignment import assign_workload
-from simulator.cost import PairCosts
-from simulator.epoch import EpochTime, limit_s, simulate, variance_bound, with_bits
-from simulator.machine import Machine, MachineError
-from simulator.policy import ProblemError, SolverError
+from simulator import workload as workloads
+from simulator.answer import Against, Answer
+from simulator.cost import CostError, PairCosts
+from simulator.critical import Piece, critical_path
+from simulator.epoch import Leg, limit_s, variance_bound
+from simulator.machine import Machine
+from simulator.made import MadeError, compute_ratios
+from simulator.methods import Epochs, MethodError
+from simulator.replicas import Distribution, Disturbed, disturbed, seconds
+from simulator.stragglers import StragglerError, Stragglers, paired_difference, parse
+from simulator.tracks import timeline
+from simulator.wire import Wire
 from simulator.workload import Workload, WorkloadError
 from toolkit import report
+from toolkit.commands import simulated
+from toolkit.commands.offline import AS_RECORDED, Chosen, Wanted, chosen, source, wire_of
+from toolkit.commands.offline import read_both as read_both
+from toolkit.commands.offline import uses_links as uses_links
 from toolkit.errors import UserError
 
-HEADER = ["layer", "direction", "bytes", "in flight", "waited for", "hidden", "coding", "products"]
+PATH_RANKS = 64  # a path is searched among all messages, of which there are N (N - 1) an exchange
+PATH_METHODS = (AS_RECORDED, "vanilla", "quantised", "gist")
 
 
 def run(args: argparse.Namespace) -> int:
-    recorded, found = read_both(Path(args.workload), args.machine)
-    costs = found.pair_costs()
-    chosen = chosen_widths(recorded, costs, args)
-    fair = uses_links(found, args.links)
-    time = simulate(
-        chosen,
-        found.topology() if fair else costs,
-        semantics=args.semantics,
-        links="shared" if args.links == "shared" else "apart",
-        overlap=not args.no_overlap,
-    )
-    best_s = limit_s(chosen, costs)
+    recorded, found = source(args)
+    if args.save:
+        _save(recorded, args)
+    costs, wire = found.pair_costs(), wire_of(found, args)
+    wanted = Wanted.of(args)
+    one = chosen(recorded, costs, wire, wanted)
+    answer = _answer(recorded, found, costs, one, wanted, args)
     if args.json:
-        plain = dataclasses.asdict(time) | {"limit_s": best_s, "variance_bound": variance_bound(chosen)}
-        print(json.dumps(plain, indent=1))
+        print(json.dumps(answer.plain(), indent=1))
         return 0
-    print(describe(time, chosen, found, best_s))
-    beyond = [text for exchange in chosen.exchanges for text in costs.warnings(exchange.channel_bytes())]
-    for text in dict.fromkeys(beyond):
+    if one.assigned is not None:
+        print(_widths_text(one, wanted) + "\n")
+    print(simulated.describe(answer))
+    beyond = [text for exchange in one.workload.exchanges for text in costs.warnings(exchange.channel_bytes())]
+    for text in dict.fromkeys((*beyond, *answer.notes)):
         print(f"\nmind: {text}")
     return 0
 
 
-def uses_links(found: Machine, links: str) -> bool:
-    """Whether messages share the machine's links, rather than costing what their pairs cost."""
-    return links == "fair" or (links == "auto" and found.fitted is None)
-
-
-def chosen_widths(recorded: Workload, costs: PairCosts, args: argparse.Namespace) -> Workload:
-    """As recorded, or at --bits, or by --policy."""
-    if args.policy is None:
-        return recorded if args.bits is None else with_bits(recorded, args.bits)
-    if args.bits is not None:
-        raise UserError(f"--bits {args.bits} and --policy {args.policy} both choose widths; give one of them")
+def _answer(
+    recorded: Workload, found: Machine, costs: PairCosts, one: Chosen, wanted: Wanted, args: argparse.Namespace
+) -> Answer:
+    choice = one.choice
+    others = [(text, chosen(recorded, costs, choice.wire, wanted.other(text))) for text in args.against]
     try:
-        assigned = assign_workload(recorded, costs, args.policy, lam=args.lam, group_size=args.group_size)
-    except (ProblemError, SolverError) as error:
+        steady = choice.method.steady(choice.load, choice.wire)
+        told, against = _under_stragglers(one, others, args)
+    except (StragglerError, MethodError) as error:
         raise UserError(str(error)) from None
-    widths, counts = np.unique(np.concatenate([e.bits for e in assigned.workload.exchanges]), return_counts=True)
-    if not args.json:
-        spread = ", ".join(f"{count:,} of {width} bits" for width, count in zip(widths, counts, strict=True))
-        print(f"{args.policy}, lambda {args.lam:g}, groups of {args.group_size}: {spread}; ", end="")
-        print(f"solved in {report.seconds(assigned.solve_s)}, gap {assigned.gap:.1e}\n")
-    return assigned.workload
+    except CostError as error:
+        raise UserError(f"{error}; give --links apart or shared") from None
+    return Answer(
+        graph=recorded.graph,
+        ranks=recorded.ranks,
+        transport=recorded.transport,
+        machine=found.name,
+        method="as configured" if args.graph and choice.name == AS_RECORDED else choice.name,
+        parameters=one.parameters,
+        epoch=steady.told(),
+        channel_bytes=tuple(_channels(step.leg) for step in steady.steps),
+        beside_s=steady.beside_s,
+        limit_s=limit_s(one.workload, costs),
+        variance_bound=variance_bound(one.workload),
+        path=_path(one, steady, wanted.overlap),
+        stragglers=tuple(args.straggler),
+        disturbed=told,
+        against=against,
+        compute_ratios=_checked(recorded, args) if args.check else None,
+        notes=recorded.notes if args.graph else (),
+    )
 
 
-def read_both(path: Path, name: str) -> tuple[Workload, Machine]:
-    path = path / "workload.npz" if path.is_dir() else path
+def _channels(leg: Leg) -> tuple[tuple[float, ...], ...]:
+    """[sender][receiver]; of several epochs, their mean."""
+    mean = leg.num_bytes.reshape(-1, *leg.num_bytes.shape[-2:]).mean(axis=0)
+    return tuple(tuple(row) for row in mean.tolist())
+
+
+def _path(one: Chosen, steady: Epochs, overlap: bool) -> tuple[Piece, ...] | None:
+    choice = one.choice
+    if choice.name not in PATH_METHODS or choice.load.ranks > PATH_RANKS:
+        return None
+    wire: Wire = choice.wire
+    drawn = timeline(one.workload, wire.network, semantics=wire.semantics, links=wire.links, overlap=overlap)
+    path = critical_path(*drawn)
+    if not steady.beside_s:
+        return path
+    end_s = path[-1].end_s if path else 0.0
+    stage = "weights put together" if choice.name == "gist" else "assignment"
+    return (*path, Piece(rank=0, stage=stage, begin_s=end_s, end_s=end_s + steady.beside_s))
+
+
+def _under_stragglers(
+    one: Chosen, others: list[tuple[str, Chosen]], args: argparse.Namespace
+) -> tuple[Disturbed | None, tuple[Against, ...]]:
+    if not args.straggler and not others:
+        return None, ()
+    if args.epochs < 2:
+        raise UserError(f"--epochs is {args.epochs}; a distribution needs 2 at least")
+    members = tuple(parse(text, stream=number) for number, text in enumerate(args.straggler))
+    slow = Stragglers(seed=args.seed, members=members)
+    own = seconds(one.choice, slow, args.epochs) if others else np.empty(0)
+    found = []
+    for text, other in others:
+        its = seconds(other.choice, slow, args.epochs)
+        found.append(Against(choice=text, epochs=Distribution.of(its), difference=paired_difference(own, its)))
+    return disturbed(one.choice, slow, args.epochs) if members else None, tuple(found)
+
+
+def _checked(made: Workload, args: argparse.Namespace) -> dict[str, float]:
+    if args.graph is None:
+        raise UserError("--check compares an estimate with a run; it goes with --graph")
+    path = Path(args.check)
     try:
-        recorded = workload.load(path)
-        found = machine.find(name)
-    except WorkloadError as error:
-        raise UserError(f"{error}; `bitring train` leaves a workload in its run folder") from None
-    except MachineError as error:
-        raise UserError(f"{error}; `bitring calibrate` writes a machine.toml") from None
-    if found.ranks != recorded.ranks:
-        raise UserError(
-            f"{path} is of {recorded.ranks} ranks, and machine {found.name} has {found.ranks} devices; "
-            "take a machine of as many, or calibrate one"
-        )
-    return recorded, found
+        return compute_ratios(made, workloads.load(path / "workload.npz" if path.is_dir() else path))
+    except (MadeError, WorkloadError) as error:
+        raise UserError(str(error)) from None
 
 
-def describe(time: EpochTime, chosen: Workload, found: Machine, best_s: float) -> str:
-    """The epoch, stage by stage."""
-    rows = [
-        [
-            str(e.layer),
-            e.direction,
-            report.num_bytes(e.num_bytes),
-            *(report.seconds(s) for s in (e.flight_s, e.waiting_s, e.hidden_s, e.coding_s, e.product_s)),
-        ]
-        for e in time.exchanges
-    ]
-    pairs = [
-        ("graph", f"{chosen.graph}, {chosen.ranks} ranks, {chosen.transport}, on machine {found.name}"),
-        ("epoch", report.seconds(time.epoch_s)),
-        ("messages", f"{report.seconds(time.waiting_s)} waited for, {report.seconds(time.hidden_s)} hidden"),
-        ("rows sent", f"{report.num_bytes(time.num_bytes)} by all ranks"),
-        ("dense", f"{report.seconds(time.dense_s)}, held products {report.seconds(time.held_s)}"),
-        ("gradients", f"{report.seconds(time.weight_gradient_s)}, as recorded"),
-        ("variance", f"{variance_bound(chosen):.3g} (bound on what rounding adds to the aggregates)"),
-        ("limit", f"{report.seconds(best_s)} at 2 bits: the longer of compute alone and messages alone, and gradients"),
-    ]
-    return report.facts(pairs) + "\n\n" + report.table(rows, HEADER)
+def _save(made: Workload, args: argparse.Namespace) -> None:
+    if args.graph is None:
+        raise UserError("--save keeps a workload that was made; it goes with --graph")
+    try:
+        workloads.save(made, Path(args.save))
+    except OSError as error:
+        raise UserError(f"can't write {args.save}: {error.strerror}; name another file with --save") from None
+
+
+def _widths_text(one: Chosen, wanted: Wanted) -> str:
+    assert one.assigned is not None
+    bits = np.concatenate([e.bits for e in one.workload.exchanges]) if one.workload.exchanges else np.empty(0, np.uint8)
+    widths, counts = np.unique(bits, return_counts=True)
+    spread = ", ".join(f"{count:,} of {width} bits" for width, count in zip(widths, counts, strict=True))
+    solved = f"solved in {report.seconds(one.assigned.solve_s)}, gap {one.assigned.gap:.1e}"
+    return f"{wanted.policy}, lambda {wanted.lam:g}, groups of {wanted.group_size}: {spread}; {solved}"

@@ -3,101 +3,225 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulator.assignment import tune
-from simulator.cost import PairCosts
-from simulator.epoch import simulate, variance_bound, with_bits
+from simulator.choice import METHODS, build, parameters
+from simulator.cost import CostError
+from simulator.epoch import Load, simulate, variance_bound, with_bits
+from simulator.machine import Machine
+from simulator.methods import MethodError
 from simulator.picture import fronts
 from simulator.policy import ProblemError
+from simulator.sweep import Lists, SweepPoint, adaptive, bits_of, lists, with_front
 from simulator.timeline import TimelineError
+from simulator.wire import Wire
 from simulator.workload import Workload
 from toolkit import report
-from toolkit.commands.simulate import read_both
+from toolkit.commands.offline import made, read_both, refuse_graph_options
 from toolkit.errors import UserError
 
 FIXED = (1, 2, 4, 8, 16, 32)
+BY_LAMBDA = {"adaptive": False, "posted": True}  # method: whether all messages of an exchange are one problem
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """One workload on one machine, and what its channels may send by method and group size."""
+
+    workload: Workload
+    machine: Machine
+    lists: dict[str, list[Lists]]
 
 
 def run(args: argparse.Namespace) -> int:
     if args.lambdas < 2 or min(args.bandwidths) <= 0:
         raise UserError("give --lambdas >= 2 and --bandwidths above 0")
-    recorded, found = read_both(Path(args.workload), args.machine)
-    points = []
+    for word in _words(args):
+        known = {key for method in args.methods for key in METHODS.get(method, {})}
+        if word.partition("=")[0] not in known:
+            raise UserError(f"--set {word} is a parameter of none of {', '.join(args.methods)}; leave it out")
+    if args.out.endswith(".parquet"):
+        _parquet()  # before minutes of work, not after
+    sources = _sources(args)
+    rows: list[Row] = []
     try:
-        for point in _shown(_grid(recorded, found.pair_costs(), args), len(args.bandwidths) * len(args.semantics)):
-            points += point
-        with Path(args.out).open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(point) + "\n" for point in points)
+        cases = [_case(workload, machine, args) for workload, machine in sources]
+        total = len(cases) * len(args.bandwidths) * len(args.semantics)
+        for found in _shown(_grid(cases, args), total):
+            rows += found
+        write(Path(args.out), rows)
         if args.picture:
-            fronts(Path(args.picture), points, f"{recorded.graph}, {recorded.ranks} ranks, {found.name}")
-    except (ProblemError, TimelineError) as error:
+            workload, machine = sources[0]
+            fronts(Path(args.picture), rows, f"{workload.graph}, {workload.ranks} ranks, {machine.name}")
+    except (ProblemError, TimelineError, MethodError, CostError) as error:
         raise UserError(str(error)) from None
     except (OSError, ValueError) as error:
         raise UserError(f"can't write the sweep: {error}; name other files with --out and --picture") from None
-    best = [_fastest(points, factor) for factor in args.bandwidths]
-    print(f"{len(points):,} epochs simulated; {args.out}" + (f", {args.picture}" if args.picture else ""))
-    print(report.table(best, ["bandwidth x", "fastest", "epoch", "float32", "gain", "variance"]))
+    if args.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    best = [_fastest(rows, ranks, factor) for ranks, factor in _networks(rows)]
+    print(f"{len(rows):,} epochs simulated; {args.out}" + (f", {args.picture}" if args.picture else ""))
+    print(report.table(best, ["ranks", "bandwidth x", "fastest", "epoch", "float32", "gain", "variance"]))
     return 0
 
 
-def _grid(recorded: Workload, costs: PairCosts, args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
-    """One list of points for every network and ring."""
+def _words(args: argparse.Namespace) -> list[str]:
+    """The parameters of methods among --set."""
+    return [word for word in args.set if "." not in word.partition("=")[0]]
+
+
+def _sources(args: argparse.Namespace) -> list[tuple[Workload, Machine]]:
+    if args.graph is None:
+        refuse_graph_options(args)
+        if not args.workload or args.machine is None:
+            raise UserError("give WORKLOAD and --machine, or --graph and -k for workloads without a run")
+        return [read_both(Path(path), args.machine) for path in args.workload]
+    if args.workload or not args.ranks:
+        raise UserError("--graph goes with -k, over how many ranks, and without WORKLOAD")
+    return [made(args, ranks) for ranks in args.ranks]
+
+
+def _case(workload: Workload, machine: Machine, args: argparse.Namespace) -> Case:
+    wanted = [method for method in BY_LAMBDA if method in args.methods]
+    return Case(
+        workload=workload,
+        machine=machine,
+        lists={
+            method: [lists(workload, size, at_once=BY_LAMBDA[method]) for size in args.group_sizes] for method in wanted
+        },
+    )
+
+
+def _grid(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[list[Row]]:
+    """One list of points for every workload, network and ring."""
     lambdas = np.linspace(0, 1, args.lambdas).tolist()
-    for factor, semantics in itertools.product(args.bandwidths, args.semantics):
-        scaled = replace(costs, theta_s_per_byte=costs.theta_s_per_byte / factor)
-        where = {"bandwidth_factor": factor, "semantics": semantics, "links": args.links}
-        choices = {"semantics": semantics, "links": args.links}
-        tuned = tune(recorded, scaled, scaled, lambdas=lambdas, group_sizes=args.group_sizes, **choices)
-        found = [
-            where
-            | {"method": "adaptive", "lambda": p.lam, "group_size": p.group_size, "mean_bits": p.bits}
-            | {"epoch_s": p.epoch.epoch_s, "waiting_s": p.epoch.waiting_s, "num_bytes": p.epoch.num_bytes}
-            | {"variance_bound": p.variance, "on_front": p.on_front}
-            for p in tuned
-        ]
-        for bits in FIXED:
-            fixed = with_bits(recorded, bits)
-            epoch = simulate(fixed, scaled, **choices)
-            found.append(
-                where
-                | {"method": f"fixed {bits}", "lambda": None, "group_size": None, "mean_bits": bits}
-                | {"epoch_s": epoch.epoch_s, "waiting_s": epoch.waiting_s, "num_bytes": epoch.num_bytes}
-                | {"variance_bound": variance_bound(fixed), "on_front": False}
+    words = _words(args)
+    for case, factor, semantics in itertools.product(cases, args.bandwidths, args.semantics):
+        costs = case.machine.pair_costs().at_bandwidth(factor)
+        wire = Wire(network=costs, semantics=semantics, links=args.links)
+        points: list[SweepPoint] = []
+        for method, found in case.lists.items():
+            chosen = [p for one in found for p in adaptive(case.workload, one, wire, lambdas, method)]
+            points += with_front(chosen)
+        for method in args.methods:
+            points += _fixed(case.workload, wire) if method == "fixed" else []
+            points += [_other(case.workload, wire, method, words)] if method in METHODS else []
+        about = {"graph": case.workload.graph, "ranks": case.workload.ranks, "machine": case.machine.name}
+        about |= {"bandwidth_factor": factor, "semantics": semantics, "links": args.links}
+        yield [about | _plain(point) for point in points]
+
+
+def _fixed(workload: Workload, wire: Wire) -> list[SweepPoint]:
+    found = []
+    for bits in FIXED:
+        sent = with_bits(workload, bits)
+        epoch = simulate(sent, wire.network, semantics=wire.semantics, links=wire.links)
+        found.append(
+            SweepPoint(
+                method=f"fixed {bits}",
+                lam=None,
+                group_size=None,
+                mean_bits=bits,
+                epoch_s=epoch.epoch_s,
+                waiting_s=epoch.waiting_s,
+                num_bytes=epoch.num_bytes,
+                variance_bound=variance_bound(sent),
             )
-        yield found
+        )
+    return found
 
 
-def _shown(grid: Iterator[list[dict[str, Any]]], total: int) -> Iterator[list[dict[str, Any]]]:
+def _other(workload: Workload, wire: Wire, name: str, words: Sequence[str]) -> SweepPoint:
+    """A method at its defaults, or at what --set gives it."""
+    own = [word for word in words if word.partition("=")[0] in METHODS[name]]
+    sent, method = build(name, workload, parameters(name, own))
+    epoch = method.steady(Load.of(sent), wire).told()
+    return SweepPoint(
+        method=name,
+        lam=None,
+        group_size=None,
+        mean_bits=bits_of(sent.exchanges),
+        epoch_s=epoch.epoch_s,
+        waiting_s=epoch.waiting_s,
+        num_bytes=epoch.num_bytes,
+        variance_bound=variance_bound(sent),
+    )
+
+
+def _plain(point: SweepPoint) -> Row:
+    return {
+        "method": point.method,
+        "lambda": point.lam,
+        "group_size": point.group_size,
+        "mean_bits": point.mean_bits,
+        "epoch_s": point.epoch_s,
+        "waiting_s": point.waiting_s,
+        "num_bytes": point.num_bytes,
+        "variance_bound": point.variance_bound,
+        "on_front": point.on_front,
+    }
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """One JSON object a line; by the suffix .parquet, a Parquet table. Whole or not at all. UserError, OSError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.suffix == ".parquet":
+            arrow, parquet = _parquet()
+            parquet.write_table(arrow.Table.from_pylist(list(rows)), temporary)
+        else:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise UserError("Parquet needs pyarrow: pip install pyarrow, or name a .jsonl file with --out") from None
+
+
+def _shown(grid: Iterator[list[Row]], total: int) -> Iterator[list[Row]]:
     """With a progress bar where a person watches."""
     if not sys.stderr.isatty():
         return grid
     from tqdm import tqdm
 
-    bar: Iterator[list[dict[str, Any]]] = iter(tqdm(grid, total=total, unit="network", leave=False))
+    bar: Iterator[list[Row]] = iter(tqdm(grid, total=total, unit="network", leave=False))
     return bar
 
 
-def _fastest(points: list[dict[str, Any]], factor: float) -> list[str]:
-    here = [point for point in points if point["bandwidth_factor"] == factor]
-    best = min(here, key=lambda point: (point["epoch_s"], point["variance_bound"]))
-    plain = min((point for point in here if point["method"] == "fixed 32"), key=lambda point: point["epoch_s"])
+def _networks(rows: Sequence[Row]) -> list[tuple[int, float]]:
+    return list(dict.fromkeys((row["ranks"], row["bandwidth_factor"]) for row in rows))
+
+
+def _fastest(rows: Sequence[Row], ranks: int, factor: float) -> list[str]:
+    here = [row for row in rows if (row["ranks"], row["bandwidth_factor"]) == (ranks, factor)]
+    best = min(here, key=lambda row: (row["epoch_s"], row["variance_bound"]))
+    plain = min((row["epoch_s"] for row in here if row["method"] == "fixed 32"), default=None)
     name = best["method"]
     if best["lambda"] is not None:
         name += f", lambda {best['lambda']:.2f}, group {best['group_size']}"
     return [
+        str(ranks),
         f"{factor:g}",
         f"{name} ({best['semantics']})",
         report.seconds(best["epoch_s"]),
-        report.seconds(plain["epoch_s"]),
-        report.ratio(plain["epoch_s"], best["epoch_s"]),
+        "-" if plain is None else report.seconds(plain),
+        "-" if plain is None else report.ratio(plain, best["epoch_s"]),
         f"{best['variance_bound']:.3g}",
     ]

@@ -1,0 +1,191 @@
+"""Widths for one exchange: its rounds one by one, all its channels at once, or the ring as a whole.
+
+Which of them is right depends on how the ring goes. The seconds that each keeps short, of channels c in rounds r:
+
+    rounds     sum over r of the slowest c of round r       a barrier after every round (AdaQP, section 4.2)
+    posted     the slowest c of all                         all messages under way at once, a link for every pair
+    ring_lp    when the last rank has done its last round   rounds without barriers (policy/ring_lp.py)
+
+Messages that travel while a rank multiplies its local rows cost nothing as long as they end before it: ``hidden_s``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost import PairCosts
+from simulator.keyed import mix64
+from simulator.policy import (
+    DEFAULT_BITS,
+    POLICIES,
+    Assignment,
+    Front,
+    ProblemError,
+    RoundProblem,
+    Settings,
+    assign,
+    best_front,
+    ring_lp,
+    rounds_of,
+)
+from simulator.policy.solvers import SolverName, require
+from simulator.workload import Exchange, message_bytes
+
+U8 = NDArray[np.uint8]
+BY_FRONT = ("adaptive", "exact", "hull")  # that choose a point of a round's front, and so can heed what is hidden
+WHOLE = ("posted", "ring_lp")  # that look at an exchange, not at a round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExchangeAssignment:
+    """The widths of an exchange, [M] in the order of the workload, and how good they are.
+
+    ``seconds`` as the policy counts them. ``objective`` and ``lower_bound`` are sums over the problems solved, ``gap``
+    is the largest of any.
+    """
+
+    bits: U8
+    seconds: float
+    variance: float
+    objective: float
+    lower_bound: float
+    gap: float
+    solve_s: float
+    solver: str
+
+
+def check_policy(policy: str) -> None:
+    """ProblemError for a name that is none, SolverError where the program that it needs is missing."""
+    if policy not in (*POLICIES, *WHOLE, "auto"):
+        raise ProblemError(f"there is no policy {policy!r}; there are {', '.join((*POLICIES, *WHOLE))}, auto")
+    needs: SolverName | None = "highs" if policy.startswith("highs") or policy == "ring_lp" else None
+    needs = "glpk" if policy.startswith("glpk") else needs
+    if needs is not None:
+        require(needs)
+
+
+def problems_of(
+    exchange: Exchange,
+    costs: PairCosts,
+    group_size: int,
+    bits: tuple[int, ...] = DEFAULT_BITS,
+    *,
+    at_once: bool = False,
+) -> list[RoundProblem]:
+    """The rounds of an exchange as problems, or ``at_once`` all of them as one; unknown coefficients (NaN) are 1."""
+    known = replace(exchange, alpha_squared=np.nan_to_num(exchange.alpha_squared, nan=1.0))
+    least, most = message_bytes(exchange.row_entries, np.array([min(bits), max(bits)], np.uint8))
+    lines, _ = costs.straight(exchange.rows * least, exchange.rows * most)
+    rounds = rounds_of(known, lines.theta_s_per_byte, lines.gamma_s, group_size, bits=bits)
+    if not at_once or not rounds:
+        return rounds
+    return [RoundProblem(channels=tuple(c for problem in rounds for c in problem.channels), bits=bits)]
+
+
+def assign_exchange(
+    exchange: Exchange,
+    costs: PairCosts,
+    policy: str,
+    *,
+    lam: float,
+    group_size: int,
+    bits: tuple[int, ...] = DEFAULT_BITS,
+    key: int = 0,
+    hidden_s: float = 0.0,
+    at_once: bool = False,
+) -> ExchangeAssignment:
+    """Widths by a policy of policy/table.py, by ``posted`` or by ``ring_lp``. ProblemError, SolverError.
+
+    ``hidden_s``: how long messages travel for nothing; it counts for the policies that know a front and for ring_lp.
+    ``at_once``: pose the exchange as one problem to a policy of rounds, too.
+    """
+    check_policy(policy)
+    problems = problems_of(exchange, costs, group_size, bits, at_once=at_once or policy == "posted")
+    if policy == "ring_lp":
+        return _by_ring(exchange, problems, lam, hidden_s)
+    if hidden_s > 0 and (policy in BY_FRONT or policy == "posted"):
+        fronts = [best_front(problem) for problem in problems]
+        return joined(exchange, at_front(fronts, lam, hidden_s))
+    name = "adaptive" if policy == "posted" else policy
+    solved = [assign(name, problem, Settings(lam=lam, key=mix64(key, step))) for step, problem in enumerate(problems)]
+    return joined(exchange, solved)
+
+
+def at_front(fronts: Sequence[Front], lam: float, hidden_s: float = 0.0) -> list[Assignment]:
+    """The least score of every front where the first ``hidden_s`` of an exchange are free.
+
+    Rounds share them in proportion to the least time that each can take.
+    """
+    least = math.fsum(front.corners.utopia_s for front in fronts)
+    return [_free_until(front, lam, hidden_s * front.corners.utopia_s / least if least else 0.0) for front in fronts]
+
+
+def _free_until(front: Front, lam: float, hidden_s: float) -> Assignment:
+    """The least of lambda * variance + (1 - lambda) * max(seconds, hidden_s), normalised; of equals the most exact."""
+    if hidden_s <= front.seconds[0]:
+        return front.at(lam)
+    corners = front.corners
+    scores = corners.score(np.maximum(front.seconds, hidden_s), front.variance, lam)
+    index = len(scores) - 1 - int(np.argmin(scores[::-1]))
+    bound = float(corners.score(np.maximum(front.seconds, hidden_s), front.bound, lam).min())
+    chosen = front.least_variance_within(float(front.seconds[index]))
+    value = float(corners.score(max(chosen.seconds, hidden_s), chosen.variance, lam))
+    bound = min(bound, value)
+    return replace(chosen, objective=value, lower_bound=bound, gap=(value - bound) / abs(value) if value else 0.0)
+
+
+def joined(exchange: Exchange, solved: Sequence[Assignment]) -> ExchangeAssignment:
+    """The answers of an exchange's problems together."""
+    bits = exchange.bits.copy()
+    for one in solved:
+        for index, channel in enumerate(one.problem.channels):
+            bits[messages_of(exchange, channel.sender, channel.receiver)] = one.per_message(index)
+    return ExchangeAssignment(
+        bits=bits,
+        seconds=math.fsum(one.seconds for one in solved),
+        variance=math.fsum(one.variance for one in solved),
+        objective=math.fsum(one.objective for one in solved),
+        lower_bound=math.fsum(one.lower_bound for one in solved),
+        gap=max((one.gap for one in solved), default=0.0),
+        solve_s=math.fsum(one.solve_seconds for one in solved),
+        solver=solved[0].solver if solved else "none",
+    )
+
+
+def _by_ring(exchange: Exchange, rounds: list[RoundProblem], lam: float, hidden_s: float) -> ExchangeAssignment:
+    if not rounds:
+        return joined(exchange, [])
+    ranks = len(exchange.rows)
+    solved = ring_lp.at(rounds, ranks, lam)
+    if solved.seconds < hidden_s:
+        solved = ring_lp.within(rounds, ranks, hidden_s)
+    return of_ring(exchange, solved)
+
+
+def of_ring(exchange: Exchange, solved: ring_lp.RingAssignment) -> ExchangeAssignment:
+    """A ring's widths as an exchange's."""
+    bits = exchange.bits.copy()
+    for problem, of_round in zip(solved.rounds, solved.bits, strict=True):
+        for channel, of_channel in zip(problem.channels, of_round, strict=True):
+            bits[messages_of(exchange, channel.sender, channel.receiver)] = channel.groups.per_message(of_channel)
+    return ExchangeAssignment(
+        bits=bits,
+        seconds=solved.seconds,
+        variance=solved.variance,
+        objective=solved.objective,
+        lower_bound=solved.lower_bound,
+        gap=solved.gap,
+        solve_s=solved.solve_seconds,
+        solver=solved.solver,
+    )
+
+
+def messages_of(exchange: Exchange, sender: int, receiver: int) -> slice:
+    """Where a channel's messages stand in an exchange's arrays."""
+    before = int(exchange.rows[:sender].sum() + exchange.rows[sender, :receiver].sum())
+    return slice(before, before + int(exchange.rows[sender, receiver]))
