@@ -16,7 +16,7 @@ MPI_PYTEST := python -m mpi4py -m pytest tests/mpi -p no:cacheprovider --timeout
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-run train check doctor test test-unit test-reduction-7 kernels lint clean
+.PHONY: help setup setup-run train check doctor test test-unit test-reduction-7 kernels cuda lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-zA-Z0-9N-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ test-reduction-7: setup # reductions over a number of ranks that is neither a po
 
 kernels: ## the compiled kernels (cuda/); needs g++ alone
 	@$(MAKE) -s -C cuda kernels
+
+cuda: ## the same for CUDA devices (train.device = "cuda"); needs nvcc
+	@$(MAKE) -s -C cuda cuda
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,10 +1,12 @@
-"""Quantising on a CUDA device: the same bits as on the CPU, and how fast.
+"""A CUDA device: its kernels' bits and speed, then training on it beside the CPU.
 
     python -m bench.device
 
 Builds both libraries, compares them over random messages, then times [2^20 x 256] float32 rows at every width
-with events; medians. Rates count each byte once: the rows, the messages, and what describes them. It needs
-nvcc and a driver, and no torch with CUDA: memory and events are the driver's own.
+with events; medians. Rates count each byte once: the rows, the messages, and what describes them. So far it needs
+nvcc and a driver, and no torch with CUDA: memory and events are the driver's own. Then it trains for some epochs on
+the device and on the CPU (device_training.py), which needs a torch with CUDA, and for 2 ranks MPI; where torch has
+none, it says so and ends. Exit code 1: the device differs from the CPU.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import device_training
 from bench.common import file_result
 from toolkit import native, report, rounding
 
@@ -297,8 +300,30 @@ def main() -> int:
     ]  # fmt: skip
     print(f"copy: {results[0]['copy_GB_per_s']:.0f} GB/s")
     print(report.table(rows, ["bits", "quantise", "GB/s", "of copy", "dequantise", "GB/s", "of copy"]))
-    print(file_result("device", {"device": gpu.name, "shapes_compared": shapes, "results": results}))
-    return 0
+    trained, code = training()
+    found = {"device": gpu.name, "shapes_compared": shapes, "results": results, "training": trained}
+    print(file_result("device", found))
+    return code
+
+
+def training() -> tuple[list[dict[str, Any]], int]:
+    """The losses on the device beside the CPU's, printed; exit code 1 where they differ by more than rounding."""
+    try:
+        trained = device_training.compare_training()
+    except RuntimeError as error:
+        print(f"training was not compared: {error}", file=sys.stderr)
+        return [], 0 if device_training.devices.missing() else 1
+    rows = [
+        [
+            str(t["ranks"]), t["codec"], f"{t['first_loss']:.4f}", f"{t['last_loss']:.4f}",
+            f"{t['loss_difference']:.1e}", report.seconds(t["cpu_epoch_s"]), report.seconds(t["cuda_epoch_s"]),
+        ]
+        for t in trained
+    ]  # fmt: skip
+    print(
+        report.table(rows, ["ranks", "messages", "first loss", "last", "from the CPU's", "CPU epoch", "device epoch"])
+    )
+    return trained, int(any(t["loss_difference"] > device_training.FARTHEST for t in trained))
 
 
 if __name__ == "__main__":

@@ -42,15 +42,22 @@ class Measured:
 
 
 def compare(
-    lab: Lab, base: configs.Config, variants: Mapping[str, Sequence[str]], repeats: int, record: Path | None = None
+    lab: Lab,
+    base: configs.Config,
+    variants: Mapping[str, Sequence[str]],
+    repeats: int,
+    record: Path | None = None,
+    warm_up: int = WARM_UP,
 ) -> dict[str, Measured]:
     """Train ``base`` with each variant's overrides on ``lab`` (which is up), one rank a host.
 
     ``record``: a folder that takes <number of the variant>.npz, its workload, and machine.toml, measured there.
+    ``warm_up``: epochs that don't count; of adaptive widths those before the first switch.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         job = {"config": configs.to_toml(base), "variants": variants, "repeats": repeats, "out": str(out)}
+        job["warm_up"] = warm_up
         job["record"] = None if record is None else str(record)
         code = lab.mpirun(python("bench.netepoch", json.dumps(job))).returncode
         if code:
@@ -90,7 +97,8 @@ def _rank(job: dict[str, Any]) -> None:
         config = _parse(job["config"], overrides)
         trainers[name] = Trainer(part, config, world, make_transport(world, config.method))
     told: dict[str, Any] = {name: {"epoch_s": [], "stages": []} for name in trainers}
-    for epoch in range(job["repeats"] + WARM_UP):
+    warm = {name: 0 for name in trainers}  # bytes sent before it counts
+    for epoch in range(job["repeats"] + job["warm_up"]):
         for name, trainer in trainers.items():
             trainer.ledger.take_seconds()
             world.sum_in_place(np.zeros(1))
@@ -98,11 +106,13 @@ def _rank(job: dict[str, Any]) -> None:
             trainer.step(epoch)
             seconds = time.perf_counter() - begin
             stages = {"/".join(map(str, key)): value for key, value in trainer.ledger.take_seconds().items()}
-            if epoch >= WARM_UP:
+            if epoch == job["warm_up"] - 1:
+                warm[name] = trainer.ledger.phase_bytes("train")
+            if epoch >= job["warm_up"]:
                 told[name]["epoch_s"].append(seconds)
                 told[name]["stages"].append(stages)
     for name, trainer in trainers.items():
-        told[name]["bytes"] = trainer.ledger.phase_bytes("train") // (job["repeats"] + WARM_UP)
+        told[name]["bytes"] = (trainer.ledger.phase_bytes("train") - warm[name]) // job["repeats"]
     if job["record"]:
         _record(world, trainers, told, Path(job["record"]))
     gathered = world.gather(told)

@@ -57,7 +57,7 @@ def test_help_is_fast_and_names_every_command():
     assert time.perf_counter() - begin < 3, "help must not wait for torch"
     assert result.returncode == 0
     commands = ("train", "partition", "plan", "verify", "noise", "calibrate", "simulate", "data", "config")
-    for command in (*commands, "tune", "trace", "sweep", "methods", "doctor", "check"):
+    for command in (*commands, "tune", "place", "trace", "sweep", "methods", "doctor", "check"):
         assert re.search(rf"^ +{command}\b", result.stdout, re.MULTILINE)
 
 
@@ -96,6 +96,11 @@ def test_config_prints_toml():
         (["verify", DIGITS, "--set", "method.codec=quantised"], "`bitring noise` measures it"),
         (["noise", DIGITS], "the codec, float32, adds no noise"),
         (["noise", DIGITS, "--set", "method.codec=quantised"], "one rank sends nothing"),
+        (["noise", DIGITS, "--set", "method.name=adaqp"], "chosen for the first time after 55 epochs"),
+        (["train", DIGITS, "--set", "method.name=adapq"], "did you mean 'adaqp'"),
+        (["train", DIGITS, "--set", "method.name=adaqp", "--set", "method.policy=best"], "there is no policy 'best'"),
+        (["train", DIGITS, "--set", "method.name=adaqp", "--set", "method.machine=nix"], "there is no machine 'nix'"),
+        (["train", DIGITS, "--set", "method.name=fixed", "--set", "method.codec=float32"], "leave one of them out"),
         (["train", DIGITS, "--set", "train.noise_every=5"], "the codec adds no noise"),
         (["calibrate", DIGITS], "one rank has nobody to send to"),
         (["simulate", "nowhere", "--machine", "emulated-4"], "nowhere is no workload file"),
@@ -234,6 +239,7 @@ GOLDEN = {
     "digits.partition.txt": ["partition", "examples/digits.toml", "-np", "4"],
     "sbm.plan.txt": ["plan", "examples/sbm.toml", "-np", "4"],
     "cora.plan.txt": ["plan", "examples/cora.toml", "-np", "4"],
+    "sample.place.txt": ["place", "examples/sample.npz", "--machine", "emulated-4", "--semantics", "eager"],
 }
 
 

@@ -112,3 +112,47 @@ def test_methods_doc_lists_the_table():
 def test_model_numbers_are_positive(key, value):
     with pytest.raises(UserError, match=f"model.{key}"):
         Model(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expanded"),
+    [
+        ("adaqp", {}, ("quantised", "adaptive", True, "auto")),
+        ("adaqp-q", {"lam": 0.2}, ("quantised", "adaptive", False, "auto")),
+        ("adaqp-p", {}, ("float32", "fixed", True, "auto")),
+        ("uniform", {"overlap": False}, ("quantised", "uniform", False, "auto")),
+        ("random", {}, ("quantised", "adaptive", True, "random")),
+        ("fixed", {"bits": 2}, ("quantised", "fixed", True, "auto")),
+        ("vanilla", {"codec": "quantised"}, ("quantised", "fixed", True, "auto")),
+    ],
+)
+def test_a_name_sets_its_keys_and_a_run_saves_them(name, given, expanded):
+    config = configs.from_tables({"method": {"name": name, **given}})
+    method = config.method
+    assert (method.codec, method.widths, method.overlap, method.policy) == expanded
+    assert methods.lookup(method).name == name
+    saved = tomllib.loads(configs.to_toml(config))
+    assert saved["method"]["codec"] == expanded[0] and configs.from_tables(saved) == config
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (
+            {"name": "adaqp", "codec": "float32"},
+            r"method\.name is 'adaqp', which sets method\.codec to 'quantised', and method\.codec is 'float32'; leave",
+        ),
+        ({"name": "adaqp-q", "overlap": True}, r"sets method\.overlap to false, and method\.overlap is true"),
+        ({"name": "random", "policy": "exact"}, r"sets method\.policy to 'random'"),
+        ({"name": "adaqp", "lead": -1}, r"method\.lead is -1; give a number >= 0"),
+        ({"name": "adaqp", "drift": -0.5}, r"method\.drift is -0\.5"),
+    ],
+)
+def test_contradictions_are_refused(table, sentence):
+    with pytest.raises(UserError, match=sentence):
+        configs.from_tables({"method": table})
+
+
+def test_a_name_without_its_keys_is_refused_in_python():
+    with pytest.raises(UserError, match=r"which sets method\.codec"):
+        configs.Method(name="adaqp")

@@ -11,6 +11,7 @@ ORDER = [
     [
         "toolkit",
         "toolkit.errors",
+        "toolkit.presets",
         "toolkit.config",
         "toolkit.keyed",
         "toolkit.rounding",
@@ -18,7 +19,7 @@ ORDER = [
     ],
     ["toolkit.launch", "toolkit.selfcheck", "toolkit.methods", "toolkit.plan"],
     ["toolkit.graph"],
-    ["toolkit.traffic", "toolkit.doctor"],
+    ["toolkit.traffic", "toolkit.counts", "toolkit.doctor"],
     ["toolkit.comm"],
     ["toolkit.nn"],
     ["toolkit.train"],

@@ -46,6 +46,7 @@ def sample():
         transport="ring:posted",
         graph="sample",
         notes=("made up",),
+        inner=np.array([7, 5]),
     )
 
 
@@ -68,6 +69,11 @@ def test_it_comes_back_as_it_was(tmp_path):
     for a, b in zip(again.exchanges, sample().exchanges, strict=True):
         assert all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(Exchange))
     assert [path.name for path in tmp_path.iterdir()] == ["workload.npz"], "nothing temporary is left"
+
+
+def test_nodes_of_ranks_may_be_unknown(tmp_path):
+    save(dataclasses.replace(sample(), inner=None), tmp_path / "workload.npz")
+    assert load(tmp_path / "workload.npz").inner is None
 
 
 def rewrite(path, change):
@@ -93,6 +99,8 @@ def rewrite(path, change):
         (lambda h, a: a.update({"0.bits": np.full(5, 5, np.uint8)}), "1 entry at least"),
         (lambda h, a: h["exchanges"][0].update(direction="up"), "forward or backward"),
         (lambda h, a: h.update(ranks=-1), "ranks is -1"),
+        (lambda h, a: a.update(inner=np.array([7, -1])), "inner must be 2 numbers"),
+        (lambda h, a: a.update(inner=np.array([7.0, 5.0])), "inner must be 2 numbers"),
         (lambda h, a: a.update({"0.rows": -a["0.rows"]}), "empty diagonal"),
         (lambda h, a: a.update({"0.rows": a["0.rows"] + 1}), "empty diagonal"),
         (lambda h, a: a.update({"0.range_squared": np.ones(4)}), "4 entries for 5 messages"),

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 from toolkit import __version__
+from toolkit.commands import options
 from toolkit.errors import UserError
 from toolkit.launch import LAUNCHERS, leave
 
@@ -61,6 +62,11 @@ def main(argv: list[str] | None = None) -> int:
         leave(0)
     except MemoryError as error:
         leave(1, f"bitring: out of memory ({error}); use more ranks or hosts, a smaller model or data.project_to")
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported for its sake
+            raise
+        told = str(error).split(". ")[0]
+        leave(1, f"bitring: {told}; use more GPUs or hosts, a smaller model, or train.device = 'cpu'")
     leave(code)
 
 
@@ -159,10 +165,11 @@ def _add_offline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     simulate = _command(
         commands,
         "simulate",
-        "how long an epoch of a recorded run takes on a measured network",
+        "how long an epoch takes: of a recorded run or of none, by any method, with stragglers",
         "simulate:run",
-        "Needs no MPI and no torch.",
+        options.SIMULATE_EPILOG,
     )
+    options.add_simulate(simulate)
     trace = _command(
         commands,
         "trace",
@@ -170,70 +177,68 @@ def _add_offline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "trace:run",
         "One track a rank and a link, arrows from send to receive.",
     )
-    trace.add_argument("--out", default="timeline.json.gz", metavar="FILE", help="(default timeline.json.gz)")
-    trace.add_argument("--picture", metavar="FILE", help="a Gantt picture besides: .png, .svg or .pdf")
-    for sub in (simulate, trace):
-        sub.add_argument(
-            "--bits",
-            type=int,
-            choices=(1, 2, 3, 4, 8, 16, 32),
-            help="all messages at this width (default: as recorded)",
-        )
-        sub.add_argument(
-            "--policy",
-            metavar="NAME",
-            help="widths by a policy: adaptive, exact, hull, glpk, highs, uniform, random, fixed",
-        )
-        sub.add_argument(
-            "--lam", type=float, default=0.5, metavar="X", help="lambda: 0 least time, 1 least variance (default 0.5)"
-        )
-        sub.add_argument(
-            "--group-size", type=int, default=100, metavar="K", help="messages that share a width (default 100)"
-        )
-        sub.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")
+    options.add_trace(trace)
 
     tune = _command(
         commands,
         "tune",
-        "which lambda and group size: the front of time and variance of a recorded run",
+        "which lambda, group size and period: the front of time and variance of a recorded run",
         "tune:run",
-        "Offline: needs no MPI and no torch.",
+        options.TUNE_EPILOG,
     )
-    tune.add_argument("--lambdas", type=int, default=11, metavar="K", help="how many lambdas from 0 to 1 (default 11)")
-    tune.add_argument(
-        "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
+    options.add_tune(tune)
+
+    validate = _command(
+        commands,
+        "validate",
+        "simulated epochs beside real ones, on an emulated network of 4 hosts",
+        "validate:run",
+        "Needs root, Linux with /dev/net/tun, Open MPI, a C compiler, a checkout of the source and $BITRING_DATA;\n"
+        "minutes for each network. Every method is trained, predicted from its recorded compute seconds and the\n"
+        "measured costs of the pairs, and compared.",
     )
-    for sub in (simulate, trace, tune):
-        _add_network(sub)
+    validate.add_argument(
+        "--networks",
+        nargs="+",
+        default=["alike", "unequal", "capped"],
+        metavar="NAME",
+        help="pairs alike, pairs unequal, one host's NIC capped (default: all three)",
+    )
+    validate.add_argument(
+        "--graphs", nargs="+", default=["coauthor_physics"], metavar="NAME", help="(default coauthor_physics)"
+    )
+    validate.add_argument("--kinds", nargs="+", choices=("gcn", "sage"), default=["gcn", "sage"], help="(default both)")
+    validate.add_argument("--repeats", type=int, default=7, metavar="K", help="measured epochs a method (default 7)")
+    validate.add_argument("--picture", metavar="FILE", help="predicted over measured: .png, .svg or .pdf")
+    validate.add_argument("--json", action="store_true", help="the same for programs")
+
+    _add_place(commands)
 
     sweep = _command(
         commands,
         "sweep",
-        "a grid over lambda, group size, bandwidth and ring, simulated, to a file",
+        "a grid over methods, lambda, group size, bandwidth, ring and ranks, simulated, to a file",
         "sweep:run",
-        "One JSON object a line. Offline: needs no MPI and no torch.",
+        "One JSON object a line, or Parquet. Offline: needs no MPI and no torch.",
     )
-    sweep.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
-    sweep.add_argument(
-        "--machine", required=True, metavar="FILE", help="a machine.toml, or a preset such as emulated-4"
+    options.add_sweep(sweep)
+
+
+def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    place = _command(
+        commands,
+        "place",
+        "which part on which rank: the numbering of a recorded run whose rings end soonest",
+        "place:run",
+        "Several workloads, one a METIS seed: the fastest is kept. Offline: needs no MPI and no torch.",
     )
-    sweep.add_argument("--lambdas", type=int, default=11, metavar="K", help="how many from 0 to 1 (default 11)")
-    sweep.add_argument(
-        "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
+    _add_network(place, several=True)
+    place.add_argument("--restarts", type=int, default=8, metavar="K", help="starts of the local search (default 8)")
+    place.add_argument("--seed", type=int, default=0, metavar="K", help="of the keyed starts (default 0)")
+    place.add_argument(
+        "--evaluations", type=int, metavar="K", help="numberings a local search may judge (default: seconds' worth)"
     )
-    sweep.add_argument(
-        "--bandwidths", type=float, nargs="+", default=[0.1, 1, 10], metavar="X", help="factors (default 0.1 1 10)"
-    )
-    sweep.add_argument(
-        "--semantics",
-        nargs="+",
-        choices=("posted", "eager", "rendezvous", "barrier"),
-        default=["posted"],
-        help="of the ring (default posted)",
-    )
-    sweep.add_argument("--links", choices=("apart", "shared"), default="apart", help="as for simulate")
-    sweep.add_argument("--out", default="sweep.jsonl", metavar="FILE", help="(default sweep.jsonl)")
-    sweep.add_argument("--picture", metavar="FILE", help="the fronts: .png, .svg or .pdf")
+    place.add_argument("--out", metavar="FILE", help="write the renumbered workload to this .npz file")
 
 
 def _command(
@@ -276,9 +281,12 @@ def _add_config(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
     )
 
 
-def _add_network(parser: argparse.ArgumentParser) -> None:
-    """What a simulated epoch needs: a workload, a machine, how its ring goes."""
-    parser.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
+def _add_network(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """What a simulated epoch needs: a workload (``several``: one or more), a machine, how its ring goes."""
+    if several:
+        parser.add_argument("workloads", metavar="WORKLOAD", nargs="+", help="run folders, or the workload.npz in them")
+    else:
+        parser.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
     parser.add_argument(
         "--machine",
         required=True,

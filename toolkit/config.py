@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from toolkit.errors import UserError, nearest
+from toolkit.presets import PRESETS, expand, refuse_contradictions
 
 
 def _f(default: Any, doc: str) -> Any:
@@ -189,7 +190,11 @@ class Model:
 class Method:
     """How rows travel: transport x codec x freshness, over a plan."""
 
-    name: str = _f("vanilla", "a row of the table of methods (`bitring methods`)")
+    name: str = _f(
+        "vanilla",
+        "a row of `bitring methods`; vanilla leaves every key open, another one sets its own: "
+        "adaqp, adaqp-q, adaqp-p, uniform, random, fixed",
+    )
     transport: Literal["ring", "horovod"] = _f("ring", "ring all2all over mpi4py, or Horovod's alltoall")
     ring: Literal["posted", "rendezvous", "barrier"] = _f(
         "posted", "posted: all messages at once; rendezvous: round after round; barrier: rounds in step"
@@ -202,11 +207,18 @@ class Method:
         "quantised: fixed: method.bits for every message; uniform: each draws from 2, 4, 8 every period; "
         "adaptive: chosen every period from what was sent (AdaQP)",
     )
-    policy: str = _f("adaptive", "adaptive widths: who chooses; adaptive is exact where that applies (docs/what-if.md)")
+    policy: str = _f(
+        "auto", "adaptive widths: who chooses; auto: adaptive, posted or ring_lp, whichever is simulated to be fastest"
+    )
     lam: float = _f(0.5, "adaptive widths: 0: least time, 1: least variance")
     group_size: int = _f(100, "adaptive widths: messages of a channel that share a width")
     machine: str = _f("", "adaptive widths: a machine.toml or a preset; empty: the network is measured")
     bits: Literal[1, 2, 4, 8, 32] = _f(4, "bits of an entry (codec quantised, widths fixed); 32: unquantised")
+    drift: float = _f(
+        0.25, "adaptive widths: measure the network anew when exchanges take this share longer or shorter; 0: never"
+    )
+    hidden: bool = _f(True, "adaptive widths: messages that hide behind the product of local rows cost nothing")
+    lead: int = _f(5, "adaptive widths: epochs that a choice may take beside training (a period at most)")
     period: int = _f(50, "epochs between assignments of widths")
     quantise_all: bool = _f(
         False, "as the papers' systems do, quantise layer 0 and evaluation too; needs plan paper, and costs accuracy"
@@ -220,8 +232,12 @@ class Method:
         return self.codec == "bfloat16" or (self.codec == "quantised" and (self.widths != "fixed" or self.bits < 32))
 
     def __post_init__(self) -> None:
-        _in_range(self, "method", "period", 1, LARGEST)
-        _in_range(self, "method", "group_size", 1, LARGEST)
+        refuse_contradictions(
+            {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, PRESETS.get(self.name, {})
+        )
+        for key, least in (("period", 1), ("group_size", 1), ("lead", 0)):
+            _in_range(self, "method", key, least, LARGEST)
+        _require(self.drift >= 0, f"method.drift is {self.drift}; give a share > 0, or 0 for never")
         _require(0 <= self.lam <= 1, f"method.lam is {self.lam}; give a number between 0 and 1")
         _require(
             self.widths == "fixed" or self.codec == "quantised",
@@ -270,6 +286,9 @@ class Train:
     keep_checkpoints: int = _f(2, "how many checkpoints are kept, the best one apart")
     threads: int = _f(0, "threads per rank; 0: cores of the host / ranks on it")
     dtype: Literal["float32", "float64"] = _f("float32", "arithmetic; float64 is for verification")
+    device: Literal["cpu", "cuda"] = _f(
+        "cpu", "where ranks compute; cuda: on this host's GPUs, several ranks on one where there are more ranks"
+    )
 
     def __post_init__(self) -> None:
         for key in ("epochs", "eval_every"):
@@ -338,7 +357,8 @@ def from_tables(tables: dict[str, Any], source: str = "configuration") -> Config
             raise UserError(f"{source}: unknown section [{section}]; {nearest(section, SECTIONS)}")
         if not isinstance(table, dict):
             raise UserError(f"{source}: '{section}' must be a table, written [{section}]")
-        parts[section] = _section(SECTIONS[section], section, table, source)
+        given = expand(table) if section == "method" else table
+        parts[section] = _section(SECTIONS[section], section, given, source)
     return Config(**parts)
 
 

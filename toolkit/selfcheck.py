@@ -142,9 +142,12 @@ def _torch() -> str:
 def _cuda_device() -> str:
     import torch
 
+    from toolkit import native
+
     if not torch.cuda.is_available():
         raise ModuleNotFoundError("torch sees no CUDA device")
-    return f"{torch.cuda.get_device_name(0)}, {torch.cuda.device_count()} in all"
+    kernels = "built" if native.device_library() is not None else "not built: make cuda"
+    return f"{torch.cuda.get_device_name(0)}, {torch.cuda.device_count()} in all; kernels {kernels}"
 
 
 def _horovod() -> str:

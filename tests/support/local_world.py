@@ -48,14 +48,27 @@ class LocalWorld:
     def ranks_on_host(self) -> int:
         return self.size
 
+    def rank_on_host(self) -> int:
+        return self.rank
+
 
 class LocalTransport:
     name = "local"
+    takes_device_memory = False
 
     def __init__(self, world: LocalWorld) -> None:
         self.world = world
 
-    def start(self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]) -> Any:
+    def start(
+        self,
+        payload: Tensor,
+        send_bytes: Sequence[int],
+        into: Tensor,
+        receive_bytes: Sequence[int],
+        ready: Callable[[], None] | None = None,
+    ) -> Any:
+        if ready is not None:
+            ready()
         assert payload.dtype == torch.uint8 and len(payload) == sum(send_bytes)
         pieces = torch.split(payload.clone(), list(send_bytes))
         everyone = self.world.meeting.swap(self.world.rank, pieces)

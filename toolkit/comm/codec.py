@@ -150,10 +150,25 @@ def place(wire_ME: Tensor, masks: Tensor | None, layout: Layout, out_XD: Tensor,
 
 def kept_columns(masks: Tensor, layout: Layout) -> Tensor:
     """Column numbers of the kept entries of each message: [m, entries]."""
-    chosen = masks.index_select(0, layout.mask_rows).numpy()
+    chosen = masks.index_select(0, layout.mask_rows)
+    on_host = chosen.device.type == "cpu"
+    return columns_on_host(chosen, layout.entries) if on_host else columns_on_device(chosen, layout.entries)
+
+
+def columns_on_host(chosen_MD: Tensor, entries: int) -> Tensor:
+    """Column numbers of the true entries, ``entries`` in every row: [m, entries]."""
+    chosen = chosen_MD.numpy()
     # twelve times faster than a nonzero of two columns
-    places = np.flatnonzero(chosen).reshape(len(chosen), layout.entries)
+    places = np.flatnonzero(chosen).reshape(len(chosen), entries)
     return torch.from_numpy(places - chosen.shape[1] * np.arange(len(chosen))[:, None])
+
+
+def columns_on_device(chosen_MD: Tensor, entries: int) -> Tensor:
+    """The same without a nonzero, for whose size the host would wait."""
+    m, width = chosen_MD.shape
+    places = torch.where(chosen_MD, chosen_MD.cumsum(1) - 1, entries)  # the others into a column that is cut off
+    columns = torch.arange(width, device=chosen_MD.device).expand(m, width)
+    return places.new_empty(m, entries + 1).scatter_(1, places, columns)[:, :entries]
 
 
 def _kernel_takes(rows_XD: Tensor) -> bool:

@@ -16,9 +16,10 @@ Autograd runs later-made nodes first, so backward is the mirror image of forward
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -26,11 +27,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from toolkit import native
-from toolkit.comm.codec import Codec, NotFiniteError
-from toolkit.comm.layout import Layout, Route
+from toolkit.comm import device_mask
+from toolkit.comm.codec import NotFiniteError
+from toolkit.comm.layout import Route
 from toolkit.comm.ledger import Direction, Ledger, Phase
 from toolkit.comm.position import begin_exchange
-from toolkit.comm.transport import Arrived, Pending, Transport
+from toolkit.comm.transport import Arrived, Pending
+from toolkit.comm.way import Way
 from toolkit.errors import UserError
 from toolkit.graph.part import Part
 from toolkit.keyed import dropout_mask, kept_per_row, mask_key, mix64
@@ -51,26 +54,32 @@ class Masks:
         return dropped
 
 
-def make_masks(part: Part, step: LayerStep, route: Route, width: int, seed: int, epoch: int) -> Masks | None:
-    """Masks for input rows of ``width`` entries, or None where the step drops nothing.
+Nodes: TypeAlias = NDArray[np.int64] | Tensor  # global ids; as a tensor, where their masks are wanted
 
-    A rank needs its halo nodes' masks only where it holds their rows or gets their kept entries.
-    """
+
+def masked_halo(part: Part, step: LayerStep, route: Route) -> NDArray[np.int64]:
+    """The halo nodes whose masks a step needs: those whose rows a rank holds, or gets the kept entries of."""
+    if step.sends == "nothing":
+        return part.halo_nodes
+    return route.borrowed.nodes if step.kept_only else part.halo_nodes[:0]
+
+
+def make_masks(inner: Nodes, halo: Nodes, step: LayerStep, width: int, seed: int, epoch: int) -> Masks | None:
+    """Masks for input rows of ``width`` entries, or None where the step drops nothing."""
     kept = kept_per_row(width, step.dropout)
     if step.dropout == 0 or kept == width:
         return None
-    halo_nodes = part.halo_nodes
-    if step.sends != "nothing":
-        halo_nodes = route.borrowed.nodes if step.kept_only else halo_nodes[:0]
 
-    def mask(nodes: NDArray[np.int64]) -> Tensor:
+    def mask(nodes: Nodes) -> Tensor:
         return keyed_mask(seed, epoch, step.layer, nodes, width, kept)
 
-    return Masks(inner=mask(part.nodes), halo=mask(halo_nodes), scale=width / kept)
+    return Masks(inner=mask(inner), halo=mask(halo), scale=width / kept)
 
 
-def keyed_mask(seed: int, epoch: int, layer: int, nodes: NDArray[np.int64], width: int, kept: int) -> Tensor:
-    """keyed.dropout_mask as a tensor, by the kernel where it is there: the same bits."""
+def keyed_mask(seed: int, epoch: int, layer: int, nodes: Nodes, width: int, kept: int) -> Tensor:
+    """keyed.dropout_mask as a tensor, by the kernel where it is there, on a device by torch: the same bits."""
+    if isinstance(nodes, Tensor):
+        return device_mask.dropout_mask(seed, epoch, layer, nodes, width, kept)
     if native.library() is None or width > native.WIDEST_MASK:
         return torch.from_numpy(dropout_mask(seed, epoch, layer, nodes, width, kept))
     mask = torch.empty(len(nodes), width, dtype=torch.bool)
@@ -94,14 +103,6 @@ class RangeTrace(Protocol):
     """Told max - min of every row that travels, when somebody wants it: [m], in the order of the listing."""
 
     def __call__(self, step: LayerStep, direction: Direction, ranges: Tensor) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Way:
-    """One direction of one layer's exchange at one rank."""
-
-    out: Layout
-    into: Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +131,6 @@ class Crossing:
         num_halo: int,
         ways: dict[Direction, Way],
         masks: Masks | None,
-        transport: Transport,
-        codec: Codec,
         noise: Noise,
         ledger: Ledger,
         phase: Phase,
@@ -140,12 +139,13 @@ class Crossing:
         trace: RangeTrace | None = None,
     ) -> None:
         self._step, self._num_halo, self._ways, self._rank = step, num_halo, ways, rank
-        self._transport, self._codec, self._noise = transport, codec, noise
-        self._ledger, self._phase, self._overlap, self._trace = ledger, phase, overlap, trace
+        self._noise, self._ledger, self._phase = noise, ledger, phase
+        self._overlap, self._trace = overlap, trace
         kept = masks is not None and step.kept_only
         self._own_masks: Tensor | None = masks.inner if masks is not None and kept else None
         self._halo_masks: Tensor | None = masks.halo if masks is not None and kept else None
         self._pending: Pending | None = None
+        self._ranges: Tensor | None = None
         self._dtype = torch.float32
         self._token = torch.empty(0)
 
@@ -169,13 +169,8 @@ class Crossing:
         return rows.view_as(rows)
 
     def forward_arrive(self) -> Tensor:
-        payload = self._wait("forward")
-        with self._stage("decode", "forward"):
-            layout = self._ways["forward"].into
-            make = torch.empty if len(layout) == self._num_halo else torch.zeros  # decoding writes whole rows
-            halo = make(self._num_halo, self._step.width, dtype=self._dtype)
-            self._codec.decode(payload, self._halo_masks, layout, halo, add=False)
-        return halo
+        payload, way, stage = self._wait("forward"), self._ways["forward"], self._stage("decode", "forward")
+        return way.new_rows(payload, self._halo_masks, self._num_halo, self._step.width, self._dtype, stage)
 
     def backward_depart(self, halo_errors: Tensor) -> None:
         if self._step.backward:
@@ -184,13 +179,10 @@ class Crossing:
     def backward_arrive(self, local_errors: Tensor) -> Tensor:
         if not self._step.backward:
             return local_errors
-        payload, layout = self._wait("backward"), self._ways["backward"].into
-        if len(layout) == 0:
+        payload, way = self._wait("backward"), self._ways["backward"]
+        if len(way.into) == 0:
             return local_errors
-        with self._stage("decode", "backward"):
-            errors = local_errors.clone(memory_format=torch.contiguous_format)
-            self._codec.decode(payload, self._own_masks, layout, errors, add=True)
-        return errors
+        return way.add_rows(payload, self._own_masks, local_errors, self._stage("decode", "backward"))
 
     def _stage(self, name: str, direction: Direction) -> AbstractContextManager[None]:
         return self._ledger.stage(name, self._step.layer, direction)
@@ -199,31 +191,36 @@ class Crossing:
         step, way = self._step, self._ways[direction]
         self._ledger.count(self._phase, step.layer, direction, way.out.bytes_by_peer)
         begin_exchange(self._phase, step.layer, direction)
-        ranges = None if self._trace is None else torch.zeros(len(way.out))
-        with self._stage("encode", direction):
-            try:
-                key = self._noise.key(self._phase, step.layer, direction)
-                payload = self._codec.encode(rows, masks, way.out, key, ranges)
-            except NotFiniteError as error:
-                when = f"epoch {self._noise.epoch + 1}" if self._phase == "train" else "evaluation"
-                raise UserError(
-                    f"{when}, layer {step.layer}, {direction}, at rank {self._rank}: {error}; "
-                    "training diverged: lower train.lr or scale the features (data.feature_norm)"
-                ) from None
-        if self._trace is not None and ranges is not None:
-            self._trace(step, direction, ranges)
-        self._pending = self._transport.start(payload, way.out.bytes_by_peer, way.into.buffer, way.into.bytes_by_peer)
+        self._ranges = None if self._trace is None else way.new_ranges()
+        key = self._noise.key(self._phase, step.layer, direction)
+        with self._finite(direction):
+            self._pending = way.post(rows, masks, key, self._ranges, self._stage("encode", direction))
         if not self._overlap:
-            with self._stage("wait", direction):
+            with self._stage("wait", direction), self._finite(direction):
                 self._pending = Arrived(self._pending.wait(), self._pending.flight_s())
 
     def _wait(self, direction: Direction) -> Tensor:
         assert self._pending is not None, "arrive() without depart()"
-        with self._stage("wait", direction):
+        with self._stage("wait", direction), self._finite(direction):
             payload = self._pending.wait()
+            self._ways[direction].check()
+        if self._trace is not None and self._ranges is not None:
+            self._trace(self._step, direction, self._ranges)
         self._ledger.seconds["flight", self._step.layer, direction] += self._pending.flight_s()
-        self._pending = None
+        self._pending = self._ranges = None
         return payload
+
+    @contextmanager
+    def _finite(self, direction: Direction) -> Iterator[None]:
+        """A row that can't be quantised ends the run with a sentence that says where it was."""
+        try:
+            yield
+        except NotFiniteError as error:
+            when = f"epoch {self._noise.epoch + 1}" if self._phase == "train" else "evaluation"
+            raise UserError(
+                f"{when}, layer {self._step.layer}, {direction}, at rank {self._rank}: {error}; "
+                "training diverged: lower train.lr or scale the features (data.feature_norm)"
+            ) from None
 
 
 class _Depart(torch.autograd.Function):

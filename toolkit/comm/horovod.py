@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from toolkit.comm.position import waiting
+from toolkit.comm.transport import Ready
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,13 +68,19 @@ class HorovodAlltoall:
     """The transport `horovod`."""
 
     name = "horovod"
+    takes_device_memory = False
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._hvd = start(comm)
         self._count = 0
 
     def start(
-        self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]
+        self,
+        payload: Tensor,
+        send_bytes: Sequence[int],
+        into: Tensor,
+        receive_bytes: Sequence[int],
+        ready: Ready | None = None,
     ) -> HorovodPending:
         largest = max(sum(send_bytes), sum(receive_bytes))
         if largest > INT32_MAX:
@@ -82,6 +89,8 @@ class HorovodAlltoall:
                 "set method.transport = 'ring' or use more ranks"
             )
         self._count += 1
+        if ready is not None:  # here, and not in Horovod's thread: the GPU idles until its rows are on the host
+            ready()
         splits = torch.tensor(list(send_bytes), dtype=torch.int32)
         handle = self._hvd.alltoall_async(payload, splits=splits, name=f"rows.{self._count}")
         return HorovodPending(self._hvd, handle)

@@ -25,6 +25,11 @@ from toolkit.plan import LayerStep, travelling
 
 Bits = NDArray[np.uint8]
 Sizes = Callable[[int, int], tuple[int, int]]  # entries, bits -> bytes of metadata, bytes of codes
+NewBuffer = Callable[[int], Tensor]  # bytes -> uint8 of that size
+
+
+def host_buffer(num_bytes: int) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,7 +107,15 @@ class Layout:
         return len(self.rows)
 
 
-def make_layout(listing: Listing, bits: Bits, entries: int, sizes: Sizes, *, grouped: bool = False) -> Layout:
+def make_layout(
+    listing: Listing,
+    bits: Bits,
+    entries: int,
+    sizes: Sizes,
+    *,
+    grouped: bool = False,
+    new_buffer: NewBuffer = host_buffer,
+) -> Layout:
     """Places for the messages of a listing.
 
     ``grouped`` sorts them by row, as adding several into one row in a fixed order needs it; otherwise the
@@ -142,7 +155,7 @@ def make_layout(listing: Listing, bits: Bits, entries: int, sizes: Sizes, *, gro
         nodes=listing.nodes[visit],
         bytes_by_peer=tuple(total_by_peer.tolist()),
         group_first=group_first,
-        buffer=torch.empty(int(start[-1]), dtype=torch.uint8),
+        buffer=new_buffer(int(start[-1])),
     )
 
 

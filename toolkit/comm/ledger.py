@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,29 @@ StageKey = tuple[str, int, Direction]  # stage, layer, direction
 WHOLE = -1  # the layer of a stage that belongs to none
 
 
+class Clock(Protocol):
+    """Moments of work that a device is given, told when they are over."""
+
+    def now(self) -> Any: ...
+
+    def between(self, begin: Any, end: Any) -> float:
+        """Seconds; waits until the device has come to ``end``."""
+        ...
+
+
 @dataclass(slots=True)
 class Ledger:
-    """One rank's counts. ``sent[phase, layer, direction]`` is bytes to each receiver, [N]."""
+    """One rank's counts. ``sent[phase, layer, direction]`` is bytes to each receiver, [N].
+
+    Stages are timed by the host's clock, or by ``clock``, whose moments are read when the seconds are taken.
+    """
 
     ranks: int
+    clock: Clock | None = None
     sent: dict[ByteKey, NDArray[np.int64]] = field(default_factory=dict)
     weight_gradient_bytes: int = 0
     seconds: defaultdict[StageKey, float] = field(default_factory=lambda: defaultdict(float))
+    _spans: list[tuple[StageKey, Any, Any]] = field(default_factory=list)
 
     def count(self, phase: Phase, layer: int, direction: Direction, bytes_to: Sequence[int]) -> None:
         key = (phase, layer, direction)
@@ -41,12 +56,21 @@ class Ledger:
     @contextmanager
     def stage(self, name: str, layer: int = WHOLE, direction: Direction = "forward") -> Iterator[None]:
         """Add the seconds of the block to a stage."""
+        if self.clock is not None:
+            moment = self.clock.now()
+            yield
+            self._spans.append(((name, layer, direction), moment, self.clock.now()))
+            return
         begin = time.perf_counter()
         yield
         self.seconds[name, layer, direction] += time.perf_counter() - begin
 
     def take_seconds(self) -> dict[StageKey, float]:
         """Seconds per stage, layer and direction since the last call."""
+        if self.clock is not None:
+            for key, begin, end in self._spans:
+                self.seconds[key] += self.clock.between(begin, end)
+            self._spans.clear()
         taken = dict(self.seconds)
         self.seconds.clear()
         return taken

@@ -37,7 +37,7 @@ class FlatSum:
     def __call__(self, gradients: Sequence[Tensor]) -> None:
         if self._world.size == 1:
             return
-        flat = _flat(gradients)
+        flat = _flat(gradients).cpu()  # a GPU's too: they are small beside the rows
         self._world.sum_in_place(flat.numpy())
         _spread(flat, gradients)
 
@@ -51,7 +51,7 @@ class HorovodGrouped:
         self._hvd = hvd
 
     def __call__(self, gradients: Sequence[Tensor]) -> None:
-        flat = _flat(gradients)
+        flat = _flat(gradients).cpu()
         handle = self._hvd.allreduce_async_(flat, op=self._hvd.Sum, name="weight_gradients")
         with waiting("weight gradients"):
             self._hvd.synchronize(handle)
@@ -92,7 +92,8 @@ def _spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
 def gradient_sum(world: World, reduction: str, parameters: Sequence[nn.Parameter], *, overlap: bool) -> GradientSum:
     """The reduction that a configuration asks for (train.reduction); Horovod needs an MPI job.
 
-    ``overlap``: by Horovod, during backward; the parameters get hooks, so make one for a model.
+    ``overlap``: by Horovod, during backward; the parameters get hooks, so make one for a model. Gradients on a
+    GPU are summed on the host, all together after backward.
 
     Collective: under "auto" every rank tries Horovod, and one that can't start it turns all to mpi4py.
     """
@@ -101,5 +102,6 @@ def gradient_sum(world: World, reduction: str, parameters: Sequence[nn.Parameter
     num_bytes = sum(p.numel() * p.element_size() for p in parameters)
     if reduction == "horovod" or (num_bytes >= HOROVOD_FROM_BYTES and horovod.everywhere(world.comm)):
         hvd = horovod.start(world.comm)
-        return HorovodOverlapped(hvd, parameters) if overlap else HorovodGrouped(hvd)
+        on_host = all(p.device.type == "cpu" for p in parameters)
+        return HorovodOverlapped(hvd, parameters) if overlap and on_host else HorovodGrouped(hvd)
     return FlatSum(world)

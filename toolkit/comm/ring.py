@@ -10,7 +10,7 @@ N - 1 rounds; in round i rank r sends to (r + i) mod N and receives from (r - i)
 Semantics: `posted` starts all rounds at once and waits for them in order; `rendezvous` starts a
 round when this rank's last is done, its sends being synchronous; `barrier` starts a round when
 every rank's last is done. A thread of its own drives the messages, so that they move while the
-caller computes.
+caller computes; it also waits for a payload that a GPU writes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from toolkit.comm.device import mpi_takes_device_memory
 from toolkit.comm.position import begin_round, waiting
+from toolkit.comm.transport import Ready
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -50,18 +52,29 @@ class Ring:
         self._semantics = semantics
         self._driver = ThreadPoolExecutor(1, thread_name_prefix="ring")
 
+    @property
+    def takes_device_memory(self) -> bool:
+        return mpi_takes_device_memory()
+
     def start(
-        self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]
+        self,
+        payload: Tensor,
+        send_bytes: Sequence[int],
+        into: Tensor,
+        receive_bytes: Sequence[int],
+        ready: Ready | None = None,
     ) -> RingPending:
         sends = torch.split(payload, list(send_bytes))
         receives = torch.split(into, list(receive_bytes))
-        return RingPending(self._driver.submit(self._drive, sends, receives), into)
+        return RingPending(self._driver.submit(self._drive, sends, receives, ready), into)
 
     def close(self) -> None:
         self._driver.shutdown()
         self._comm.Free()
 
-    def _drive(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> float:
+    def _drive(self, sends: Sequence[Tensor], receives: Sequence[Tensor], ready: Ready | None) -> float:
+        if ready is not None:
+            ready()
         begin = time.perf_counter()
         if self._semantics == "posted":
             posted = [
@@ -81,13 +94,18 @@ class Ring:
 
     def _post(self, into: Tensor, sender: int, out: Tensor, receiver: int, *, synchronous: bool) -> list[MPI.Request]:
         isend = self._comm.Issend if synchronous else self._comm.Isend
-        requests = [self._comm.Irecv(piece.numpy(), sender) for piece in _pieces(into)]
-        return requests + [isend(piece.numpy(), receiver) for piece in _pieces(out)]
+        requests = [self._comm.Irecv(_memory(piece), sender) for piece in _pieces(into)]
+        return requests + [isend(_memory(piece), receiver) for piece in _pieces(out)]
 
 
 def _pieces(buffer: Tensor) -> Sequence[Tensor]:
     """Nothing for an empty message: both ends know that it is empty."""
     return torch.split(buffer, PIECE_BYTES) if len(buffer) else ()
+
+
+def _memory(piece: Tensor) -> Any:
+    """What mpi4py takes: an array, or a tensor on a GPU itself."""
+    return piece.numpy() if piece.device.type == "cpu" else piece
 
 
 class RingPending:

@@ -6,11 +6,13 @@ go where is known to both ends beforehand (the plan), so nothing but payload tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+Ready = Callable[[], None]  # returns when a payload that a device writes is there
 
 
 class Pending(Protocol):
@@ -28,13 +30,24 @@ class Pending(Protocol):
 class Transport(Protocol):
     """Starts exchanges. Every rank starts the same ones in the same order, one at a time.
 
-    Bytes arrive in ``into``, uint8 of their total size, or in a buffer of the transport's own.
+    Bytes arrive in ``into``, uint8 of their total size, or in a buffer of the transport's own. ``ready`` is
+    called before the first byte is read or written.
     """
 
     name: str
 
+    @property
+    def takes_device_memory(self) -> bool:
+        """Whether payload and ``into`` may lie on a GPU."""
+        ...
+
     def start(
-        self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]
+        self,
+        payload: Tensor,
+        send_bytes: Sequence[int],
+        into: Tensor,
+        receive_bytes: Sequence[int],
+        ready: Ready | None = None,
     ) -> Pending: ...
 
     def close(self) -> None: ...
@@ -58,8 +71,16 @@ class Nothing:
     """A transport for one rank: there is nobody to talk to."""
 
     name = "none"
+    takes_device_memory = False
 
-    def start(self, payload: Tensor, send_bytes: Sequence[int], into: Tensor, receive_bytes: Sequence[int]) -> Pending:
+    def start(
+        self,
+        payload: Tensor,
+        send_bytes: Sequence[int],
+        into: Tensor,
+        receive_bytes: Sequence[int],
+        ready: Ready | None = None,
+    ) -> Pending:
         return Arrived(into, 0.0)
 
     def close(self) -> None:

@@ -38,6 +38,10 @@ class World(Protocol):
         """How many ranks share this host."""
         ...
 
+    def rank_on_host(self) -> int:
+        """Which of them this one is, from 0."""
+        ...
+
 
 class Solo:
     """One process, no MPI."""
@@ -55,6 +59,9 @@ class Solo:
 
     def ranks_on_host(self) -> int:
         return 1
+
+    def rank_on_host(self) -> int:
+        return 0
 
 
 class MpiWorld:
@@ -93,6 +100,11 @@ class MpiWorld:
         from mpi4py import MPI
 
         return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
+
+    def rank_on_host(self) -> int:
+        from mpi4py import MPI
+
+        return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).rank)
 
 
 def on_root(world: World, work: Callable[[], T]) -> T:

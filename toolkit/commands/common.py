@@ -36,6 +36,8 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
     check_ranks(args.ranks)
     launch.refuse_gloo()
     size = launch.job_size()
+    if size is None:
+        check_device(config, Solo())
     if size is None and (args.ranks or 1) > 1:
         if not Path(args.config).is_file():
             raise UserError(f"{args.config} is no regular file, and every rank reads it; save it to one first")
@@ -51,7 +53,16 @@ def in_job(args: argparse.Namespace, config: configs.Config, body: Callable[[Wor
     world = MpiWorld()
     start_logging(world.rank, world.size)
     with watching(world, config.run.timeout_s):
+        check_device(config, world)
         return body(world)
+
+
+def check_device(config: configs.Config, world: World) -> None:
+    """UserError on every rank where a GPU is asked for and one of them has none. Collective."""
+    if config.train.device != "cpu":
+        from toolkit.comm import device  # imports torch
+
+        device.check(world)
 
 
 def check_ranks(ranks: int | None) -> None:

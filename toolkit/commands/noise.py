@@ -30,6 +30,13 @@ def run(args: argparse.Namespace) -> int:
             f"the codec, {methods.codec_text(config.method)}, adds no noise; "
             "set method.codec=quantised with method.bits below 32, or bfloat16"
         )
+    method = config.method
+    chosen_after = method.period + min(method.lead, method.period)
+    if method.widths == "adaptive" and args.after < chosen_after:
+        raise UserError(
+            f"--after is {args.after}, and widths are chosen for the first time after {chosen_after} epochs "
+            f"(method.period {method.period}, method.lead {method.lead}); give more epochs or a shorter period"
+        )
     return in_job(args, config, lambda world: noise(world, config, args))
 
 

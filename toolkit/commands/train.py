@@ -71,12 +71,13 @@ def _train(
     from simulator import workload as workloads
     from toolkit.train.keeper import Keeper
     from toolkit.train.loop import SeedResult, train_seed
+    from toolkit.train.prices import described
     from toolkit.train.process import prepare_process
     from toolkit.train.recorder import RunFolder
     from toolkit.train.state import Identity
     from toolkit.train.summary import describe, summarise
     from toolkit.train.traced import record_workload
-    from toolkit.train.trainer import make_transport
+    from toolkit.train.trainer import Trainer, make_transport
 
     folder: RunFolder | None = None
     start: State | None = None
@@ -93,6 +94,8 @@ def _train(
     part = partition.load(world.rank)
     transport = make_transport(world, config.method)
     identity = Identity.of(config, partition, world.size)
+    if config.method.widths == "adaptive" and config.method.machine and world.size > 1:
+        on_root(world, lambda: described(config.method.machine, world.size))
     seeds = args.seeds or (start.header["seeds"] if start is not None else 1)
 
     def open_folder() -> None:  # last: what is refused before leaves no folder behind
@@ -107,8 +110,10 @@ def _train(
     keeper = Keeper(world, identity, folder, seeds, start)
     stack.enter_context(keeper.requests)
     results = [SeedResult.of_plain(plain) for plain in keeper.results]
+    before: Trainer | None = None
     for seed in range(config.run.seed + len(results), config.run.seed + seeds):
-        trained = train_seed(part, config, world, transport, seed, folder, keeper)
+        trained = train_seed(part, config, world, transport, seed, folder, keeper, before)
+        before = trained.trainer
         results.append(trained.result)
         keeper.results.append(dataclasses.asdict(trained.result))
         sent = world.gather(trained.trainer.ledger.sent)

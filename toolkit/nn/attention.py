@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from toolkit.comm.ledger import Ledger
-from toolkit.nn.sparse import csr_tensor
+from toolkit.nn.sparse import CPU, csr_tensor
 
 EDGES_PER_CHUNK = 1 << 16  # bounds the [edges, F] temporaries of backward
 
@@ -36,18 +36,24 @@ class Edges:
     num_sources: int
 
     @staticmethod
-    def of(targets: NDArray[np.int64], sources: NDArray[np.int64], num_targets: int, num_sources: int) -> Edges:
-        """``targets`` ascending."""
+    def of(
+        targets: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        num_targets: int,
+        num_sources: int,
+        at: torch.device = CPU,
+    ) -> Edges:
+        """``targets`` ascending; tensors on the device ``at``."""
 
         def starts(ids: NDArray[np.int64], length: int) -> Tensor:
-            return torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(ids, minlength=length)))))
+            return torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(ids, minlength=length))))).to(at)
 
         return Edges(
             indptr=starts(targets, num_targets),
-            sources=torch.from_numpy(sources),
-            targets=torch.from_numpy(targets),
+            sources=torch.from_numpy(sources).to(at),
+            targets=torch.from_numpy(targets).to(at),
             by_source_indptr=starts(sources, num_sources),
-            by_source=torch.from_numpy(np.argsort(sources, kind="stable")),
+            by_source=torch.from_numpy(np.argsort(sources, kind="stable")).to(at),
             num_sources=num_sources,
         )
 
@@ -131,3 +137,11 @@ def _per_head(indptr: Tensor, indices: Tensor, weights: Tensor, rows: Tensor, n:
             matrix = csr_tensor(indptr, indices, values, (n, rows.shape[0]))
             out[:, head] = matrix @ rows[:, head].contiguous()
     return out
+
+
+def squared_weights(scores_EH: Tensor, edges: Edges, local: Attended, halo: Attended) -> Tensor:
+    """The squared attention weight of every halo edge, its mean over heads: [E]. For a trace: no gradient."""
+    with torch.no_grad():
+        total = local.total * (local.shift - halo.shift).exp() + halo.total
+        weights = (scores_EH - halo.shift.index_select(0, edges.targets)).exp() / total.index_select(0, edges.targets)
+        return weights.square().mean(1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toolkit.comm.halo import Masks
-from toolkit.nn.sparse import SparseMatrix
+from toolkit.nn.sparse import CPU, SparseMatrix
 
 DENSEST = 0.1  # share of nonzero entries up to which rows stay sparse: a sparse product beats a dense one below
 NARROW = 32  # columns of a weight
@@ -26,14 +26,14 @@ class SparseRows:
     transposed_place: Tensor  # [nnz] the entry that stands at each place of the transposed matrix
 
     @staticmethod
-    def of(matrix: sp.csr_matrix, dtype: torch.dtype) -> SparseRows:
+    def of(matrix: sp.csr_matrix, dtype: torch.dtype, at: torch.device = CPU) -> SparseRows:
         numbered = sp.csr_matrix(
             (np.arange(1, matrix.nnz + 1, dtype=np.int64), matrix.indices, matrix.indptr), shape=matrix.shape
         )
         return SparseRows(
-            matrix=SparseMatrix.of(matrix, dtype),
-            rows=torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))),
-            transposed_place=torch.from_numpy(numbered.T.tocsr().data - 1),
+            matrix=SparseMatrix.of(matrix, dtype, at),
+            rows=torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))).to(at),
+            transposed_place=torch.from_numpy(numbered.T.tocsr().data - 1).to(at),
         )
 
     @property

@@ -7,16 +7,19 @@ the epilogue between layers. Shapes: n inner and h halo nodes of this rank, D en
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit.nn.attention import Edges, attend, merge
+from toolkit.nn.attention import Edges, attend, merge, squared_weights
 from toolkit.nn.features import NARROW, Rows, SparseRows, as_dense, project
 from toolkit.nn.passage import Passage
+from toolkit.plan import LayerStep
 
 LEAKY_SLOPE = 0.2  # Velickovic et al. 2018, section 2.1
+AttentionTrace = Callable[[LayerStep, Edges, Tensor], None]  # [E] squared weights of the edges, mean over heads
 
 
 def glorot(generator: torch.Generator, *shape: int) -> nn.Parameter:
@@ -79,6 +82,7 @@ class GATLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.mean_heads = heads, mean_heads
+        self.trace: AttentionTrace | None = None  # told the squared weights of halo edges, while somebody asks
         self.weight = glorot(generator, inputs, heads * outputs_per_head)
         self.attend_source = glorot(generator, heads, outputs_per_head)
         self.attend_target = glorot(generator, heads, outputs_per_head)
@@ -97,6 +101,8 @@ class GATLayer(nn.Module):
         far_rows = self._heads(as_dense(arrived) if after_w else project(arrived, self.weight))
         far_scores = self._scores(far_rows, at_target, halo)
         far = attend(far_scores, far_rows, halo, near.shift, passage.ledger, "marginal", step.layer)
+        if self.trace is not None:
+            self.trace(step, halo, squared_weights(far_scores, halo, near, far))
         out = merge(near, far)
         return out.mean(1) if self.mean_heads else out.flatten(1)
 

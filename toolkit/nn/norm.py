@@ -44,8 +44,9 @@ class SyncBatchNorm(nn.Module):
 def _sum(world: World, *parts: Tensor) -> list[Tensor]:
     """Each [D] summed over ranks, in float64."""
     flat = torch.cat([part.double().reshape(-1) for part in parts])
-    world.sum_in_place(flat.numpy())
-    return list(torch.split(flat, [part.numel() for part in parts]))
+    on_host = flat.cpu()  # itself, unless it is a GPU's
+    world.sum_in_place(on_host.numpy())
+    return list(torch.split(on_host.to(flat.device), [part.numel() for part in parts]))
 
 
 class _Normalise(torch.autograd.Function):
@@ -54,7 +55,7 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, world: World
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = rows.double()  # sums of squares lose half of the digits: form them in float64
-        total, count = _sum(world, wide.sum(0), torch.tensor([len(rows)]))
+        total, count = _sum(world, wide.sum(0), rows.new_full((1,), len(rows), dtype=torch.float64))
         mean = total / count
         variance = _sum(world, (wide - mean).square().sum(0))[0] / count
         rstd = (variance + EPS).rsqrt()

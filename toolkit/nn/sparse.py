@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from toolkit import native
 from toolkit.comm.ledger import Ledger
-from toolkit.graph.part import Part
+from toolkit.graph.coefficients import gcn_coefficients as gcn_coefficients
+from toolkit.graph.coefficients import mean_coefficients as mean_coefficients
+from toolkit.graph.coefficients import one_loop_each as one_loop_each
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,9 +32,11 @@ class Csr:
     torch_form: Tensor | None  # None where the kernel serves
 
     @staticmethod
-    def of(matrix: sp.csr_matrix, dtype: torch.dtype) -> Csr:
-        indptr, indices = torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices)
-        values, shape = torch.from_numpy(matrix.data).to(dtype), (int(matrix.shape[0]), int(matrix.shape[1]))
+    def of(matrix: sp.csr_matrix, dtype: torch.dtype, at: torch.device = CPU) -> Csr:
+        """``matrix`` in ``dtype`` on a device; torch's own product serves there."""
+        indptr = torch.from_numpy(matrix.indptr.astype(np.int64)).to(at)
+        indices = torch.from_numpy(matrix.indices).to(at)
+        values, shape = torch.from_numpy(matrix.data).to(dtype).to(at), (int(matrix.shape[0]), int(matrix.shape[1]))
         plain = None if native.available(values) else csr_tensor(indptr, indices.long(), values, shape)
         return Csr(indptr, indices.int(), values, shape, plain)
 
@@ -76,8 +81,8 @@ class SparseMatrix:
     transposed: Csr
 
     @staticmethod
-    def of(matrix: sp.csr_matrix, dtype: torch.dtype) -> SparseMatrix:
-        return SparseMatrix(Csr.of(matrix.tocsr(), dtype), Csr.of(matrix.T.tocsr(), dtype))
+    def of(matrix: sp.csr_matrix, dtype: torch.dtype, at: torch.device = CPU) -> SparseMatrix:
+        return SparseMatrix(Csr.of(matrix.tocsr(), dtype, at), Csr.of(matrix.T.tocsr(), dtype, at))
 
     def __matmul__(self, rows_MD: Tensor) -> Tensor:
         """The product without autograd."""
@@ -132,38 +137,3 @@ def add_product(
     """sums + matrix @ rows, in place of sums: [n, D]."""
     total: Tensor = _AddProduct.apply(sums_ND, rows_MD, matrix, ledger, stage, layer)  # type: ignore[no-untyped-call]
     return total
-
-
-def one_loop_each(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The local adjacency with exactly one self-loop a node, as (indptr, indices): GCN's and GAT's edges."""
-    n = part.num_inner
-    targets = np.repeat(np.arange(n), np.diff(part.indptr))
-    others = part.indices != targets
-    targets = np.concatenate([targets[others], np.arange(n)])
-    sources = np.concatenate([part.indices[others], np.arange(n)])
-    order = np.lexsort((sources, targets))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=n))))
-    return indptr, sources[order]
-
-
-def gcn_coefficients(part: Part) -> sp.csr_matrix:
-    """alpha_{u,v} = 1 / sqrt(d_u d_v), d the in-degree in the whole graph with one self-loop: [n, n + h].
-
-    Kipf and Welling 2017, eq. 2.
-    """
-    indptr, indices = one_loop_each(part)
-    inverse_root = 1.0 / np.sqrt(np.concatenate([part.in_degrees, part.halo_in_degrees]) + 1.0)
-    targets = np.repeat(np.arange(part.num_inner), np.diff(indptr))
-    return _csr(inverse_root[targets] * inverse_root[indices], indices, indptr, part)
-
-
-def mean_coefficients(part: Part) -> sp.csr_matrix:
-    """alpha_{u,v} = 1 / (in-neighbours of v): [n, n + h]. GraphSAGE, Hamilton et al. 2017, mean aggregator."""
-    counts = np.diff(part.indptr)
-    return _csr(np.repeat(1.0 / np.maximum(counts, 1), counts), part.indices, part.indptr, part)
-
-
-def _csr(
-    values: NDArray[np.float64], indices: NDArray[np.int64], indptr: NDArray[np.int64], part: Part
-) -> sp.csr_matrix:
-    return sp.csr_matrix((values, indices, indptr), shape=(part.num_inner, part.num_inner + part.num_halo))

@@ -1,62 +1,97 @@
-"""Widths chosen adaptively while training (AdaQP, section 4): trace, gather, solve, scatter, every period.
+"""Widths chosen adaptively while training (AdaQP, section 4): trace, gather, solve beside training, switch.
 
-The first period sends 8 bits everywhere. At the end of each period the ranges of the rows that travelled in its last
-epoch are gathered at rank 0, a policy of simulator/policy gives every group of messages its width, and all ranks
-make new layouts. The object that is asked here is the one that `bitring simulate --policy` evaluates.
+    epoch       .. | last of a period            | ...           | + lead
+    all ranks      | trace ranges, gather        | train on      | wait if need be, agree, new layouts
+    rank 0         |            + measured costs | a thread solves |
+
+The first period sends 8 bits. The switch comes ``method.lead`` epochs after the trace whatever the solver takes, so
+the widths of every epoch follow from the run alone. The policies are those of `bitring simulate --policy`.
 """
 
 from __future__ import annotations
 
-import platform
+import dataclasses
+import logging
 import time
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulator.assignment import assign_workload
-from simulator.cost import PairCosts
-from simulator.machine import MachineError, find, measured
-from simulator.policy import ProblemError, SolverError
-from simulator.workload import Workload
+from simulator.keyed import mix64
+from simulator.workload import Exchange
+from toolkit import config as configs
 from toolkit.comm.layout import Bits, Listing
-from toolkit.comm.ledger import Direction
-from toolkit.comm.world import MpiWorld, World, on_root
+from toolkit.comm.ledger import Direction, StageKey
+from toolkit.comm.world import World, on_root
 from toolkit.errors import UserError
 from toolkit.plan import LayerStep
+from toolkit.train import prices
+from toolkit.train.assigner import Agreed, Beside, Request, Solved, hidden_s, solve
+from toolkit.train.attended import AttentionRecorder
+from toolkit.train.prices import Prices
 from toolkit.train.traced import RankRecord, RowKey, coefficients_received, exchange_of
 
 if TYPE_CHECKING:
     from toolkit.train.trainer import Trainer
 
+log = logging.getLogger("bitring")
 FIRST_BITS = 8
+WATCHED = ("flight", "central")
+_ARRAYS = ("rows", "range_squared", "alpha_squared", "flight_s", "central_s")  # of an exchange, in a checkpoint
+Line = tuple[str, dict[str, Any]]
+Traced = tuple[dict[RowKey, NDArray[np.float64]], dict[int, NDArray[np.float64]], dict[StageKey, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Agreed:
-    """The widths of one exchange, on every rank: [M] by sender, receiver, message; rows [N, N]."""
+@dataclass(slots=True, kw_only=True)
+class Spent:
+    """Rank 0's seconds for assignments: all but ``beside_s`` held training up."""
 
-    rows: NDArray[np.int64]
-    bits: Bits
+    assignments: int = 0
+    calibrate_s: float = 0.0  # measuring the network
+    trace_s: float = 0.0  # gathering traces
+    wait_s: float = 0.0  # at switches: for the solver, and agreeing
+    beside_s: float = 0.0  # solving, beside training
 
-    def channel(self, sender: int, receiver: int) -> Bits:
-        ends = np.cumsum(self.rows.ravel()).reshape(self.rows.shape)
-        end, count = int(ends[sender, receiver]), int(self.rows[sender, receiver])
-        return self.bits[end - count : end]
+    @property
+    def held_up_s(self) -> float:
+        """Of every period; calibration is apart, as it comes once."""
+        return self.trace_s + self.wait_s
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pending:
+    """An assignment under way. ``request`` and ``solving`` at rank 0."""
+
+    switch: int  # after this epoch
+    request: Request | None = None
+    solving: Beside[Solved] | None = None
 
 
 class Adaptive:
-    """The widths in force (comm/widths.py), and what the next ones will be chosen from."""
+    """The widths in force (comm/widths.py), and the ones that come next. Every rank has one, called in step."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, method: configs.Method, seed: int) -> None:
+        self._world, self._method, self._seed = world, method, seed
         self.number = 0  # of the assignment in force; 0: the first period
         self.agreed: dict[RowKey, Agreed] = {}
-        self.costs: PairCosts | None = None  # at rank 0
-        self.told: dict[str, Any] | None = None  # of the last assignment, for the record
+        self.prices: Prices | None = None  # at rank 0
+        self.pending: Pending | None = None
+        self._lines: list[Line] = []  # for the record, at rank 0
+        self.spent = Spent()
+        self._priced = False
+        self._measured_at = time.perf_counter()
+        self._frames: list[RankRecord] | None = None  # what never changes of every rank, at rank 0
+        self._ready = False
+        self._coded: frozenset[int] = frozenset()  # layers whose rows have widths
         self._ranges: dict[RowKey, NDArray[np.float64]] = {}
+        self._attention: AttentionRecorder | None = None
+        self._seconds: defaultdict[StageKey, list[float]] = defaultdict(list)  # of this period's epochs
+        self._before: dict[StageKey, float] = {}
 
     # comm/widths.py: Widths
 
@@ -74,133 +109,271 @@ class Adaptive:
     # comm/halo.py: RangeTrace
 
     def __call__(self, step: LayerStep, direction: Direction, ranges: Tensor) -> None:
-        self._ranges[step.layer, direction] = ranges.double().square().numpy()
+        self._ranges[step.layer, direction] = ranges.double().square().cpu().numpy()
+
+    # Trainer.step
+
+    def prepare(self, trainer: Trainer, before: Adaptive | None = None) -> None:
+        """Once, before the first epoch: the costs (those of an earlier seed, if there was one) and all lists."""
+        if self._ready or self._world.size == 1:
+            return
+        if before is not None and before._priced and not self._priced:
+            self.prices, self._priced = before.prices, True
+        if not self._priced:
+            self._price(trainer)
+        if trainer.engine.kind == "gat":
+            self._attention = AttentionRecorder(trainer.part)
+        frame = self._frame(trainer)
+        self._coded = frozenset(frame.send_counts)
+        self._frames = self._world.gather(frame)
+        self._ready = True
+
+    def before_epoch(self, trainer: Trainer, epoch: int) -> None:
+        """Listen in the last epoch of a period; elsewhere ranges cost nothing."""
+        if self._world.size == 1:
+            return
+        self.prepare(trainer)
+        self._listen(trainer, on=self._is_last(epoch))
+        self._before = dict(trainer.ledger.seconds)
 
     def after_epoch(self, trainer: Trainer, epoch: int) -> None:
-        """At the end of a period, the next assignment. Every rank calls it."""
-        self.told = None
-        if (epoch + 1) % trainer.config.method.period or self._world.size == 1:
+        """What is agreed for this epoch: the switch, then the trace that ends a period. Every rank calls it."""
+        if self._world.size == 1:
             return
-        begin = time.perf_counter()
-        if self.number == 0:
-            self._price(trainer)
-        gathered = self._world.gather(self._record(trainer))
+        for key, seconds in trainer.ledger.seconds.items():
+            if key[0] in WATCHED:
+                self._seconds[key].append(seconds - self._before.get(key, 0.0))
+        if self.pending is not None and epoch >= self.pending.switch:
+            self._switch()
+        if self._is_last(epoch):
+            self._listen(trainer, on=False)
+            self._trace(trainer, epoch)
+            if self._method.lead == 0:
+                self._switch()
 
-        def solve() -> tuple[dict[RowKey, Agreed], dict[str, Any]]:
-            assert gathered is not None and self.costs is not None
-            return _solve(trainer, gathered, self.costs)
+    def take_lines(self) -> list[Line]:
+        """What happened since the last call, at rank 0: kind and values of each line of the record."""
+        lines, self._lines = self._lines, []
+        return lines
 
-        self.agreed, self.told = on_root(self._world, solve)
-        self.number += 1
-        self.told["assign_s"] = time.perf_counter() - begin
+    def _is_last(self, epoch: int) -> bool:
+        return (epoch + 1) % self._method.period == 0
+
+    def _listen(self, trainer: Trainer, *, on: bool) -> None:
+        trainer.engine.trace = self if on else None
+        if self._attention is not None:
+            self._attention.listen(trainer.network, on=on)
 
     def _price(self, trainer: Trainer) -> None:
-        """What a byte and a message cost between every pair: described, or measured now."""
-        if self.costs is not None:
-            return
-        name, world = trainer.config.method.machine, self._world
-        if name:
-            self.costs = on_root(world, lambda: _described(name, world.size))
-        elif isinstance(world, MpiWorld):
-            from toolkit.comm.calibrate import measure, sizes_between
+        begin = time.perf_counter()
+        self.prices = prices.find(trainer, self._world)
+        self.spent.calibrate_s += time.perf_counter() - begin
+        self._priced, self._measured_at = True, time.perf_counter()
+        if self.prices is not None and self.prices.measured:
+            n = self._world.size
+            log.info("the costs of %d pairs of ranks were measured in %.2f s", n * (n - 1), self.prices.seconds)
+            self._lines.append(("costs", {"seconds": self.prices.seconds}))
 
-            longest = max((max(way.out.bytes_by_peer) for way in _train_ways(trainer)), default=1)
-            everyone = world.gather(longest)
-            sizes = sizes_between(1000, world.broadcast(0 if everyone is None else max(everyone)))
-            fits, hosts = measure(world.comm, sizes), world.gather(platform.node())
-            self.costs = None if fits is None or hosts is None else measured(hosts, fits).pair_costs()
-        else:
-            raise UserError("this world has no messages to measure; name a machine (method.machine)")
+    def _trace(self, trainer: Trainer, epoch: int) -> None:
+        """The end of a period: gather what was traced and measured, and let rank 0 think."""
+        begin = time.perf_counter()
+        gathered = self._world.gather(self._record())
+        exchanges = self._exchanges(trainer, gathered) if gathered is not None else ()
+        drifted = on_root(self._world, lambda: self._compare(exchanges))
+        self._seconds.clear()
+        self.spent.trace_s += time.perf_counter() - begin
+        if drifted:
+            self._price(trainer)
+        self.pending = Pending(switch=epoch + min(self._method.lead, self._method.period))
+        if gathered is not None:
+            self._begin(exchanges, start=epoch + 1 < trainer.config.train.epochs)
 
-    def _record(self, trainer: Trainer) -> RankRecord:
+    def _begin(self, exchanges: tuple[Exchange, ...], *, start: bool) -> None:
+        """At rank 0: ask for the next widths. Not started where training is over, unless it is made longer."""
+        assert self.pending is not None and self.prices is not None
+        request = Request(
+            exchanges=exchanges,
+            costs=self.prices.costs(),
+            hidden_s=hidden_s(exchanges, self._method),
+            key=mix64(self._seed, 0xADA, self.number + 1),
+        )
+        self.pending.request, method = request, self._method
+        self.pending.solving = Beside(lambda: solve(request, method))
+        if start:
+            self.pending.solving.start()
+
+    def _switch(self) -> None:
+        """Agree on the widths that were asked for; training waits here if they are not there yet."""
+        pending, begin = self.pending, time.perf_counter()
+        assert pending is not None
+
+        def result() -> Solved:
+            assert pending.solving is not None
+            return pending.solving.result()
+
+        solved = on_root(self._world, result)
+        self.agreed, self.pending = solved.agreed, None
+        self.number += 1
+        waited = time.perf_counter() - begin
+        self.spent.wait_s += waited
+        self.spent.assignments += 1
+        if pending.solving is not None:
+            self.spent.beside_s += pending.solving.seconds
+            told = {**solved.told, "number": self.number, "solve_s": pending.solving.seconds, "assign_s": waited}
+            self._lines.append(("assignment", told))
+
+    # What crosses to rank 0
+
+    def _frame(self, trainer: Trainer) -> RankRecord:
+        """What stays as it is from period to period."""
         engine = trainer.engine
         steps = [s for s in engine.plan.train if s.sends != "nothing" and engine.coded("train", s.layer)]
         routes = {step.layer: engine.routes["train", step.layer] for step in steps}
         return RankRecord(
-            traced=dict(self._ranges),
-            bits={key: np.full(len(ranges), FIRST_BITS, np.uint8) for key, ranges in self._ranges.items()},
+            traced={},
+            bits={},
             alphas=coefficients_received(trainer, steps),
             send_counts={layer: route.lent.counts for layer, route in routes.items()},
             receive_counts={layer: route.borrowed.counts for layer, route in routes.items()},
-            seconds={},
+            seconds=_products_s(trainer, steps),
+            inner=trainer.part.num_inner,
         )
+
+    def _record(self) -> Traced:
+        """Ranges of coded rows; attention; least seconds of flight and median ones of central products, this period."""
+        seconds = {
+            key: float(min(values) if key[0] == "flight" else np.median(values))
+            for key, values in self._seconds.items()
+        }
+        ranges = {key: values for key, values in self._ranges.items() if key[0] in self._coded}
+        return ranges, {} if self._attention is None else self._attention.squares, seconds
+
+    def _exchanges(self, trainer: Trainer, gathered: list[Any]) -> tuple[Exchange, ...]:
+        """At rank 0: every coded exchange of an epoch, at the widths in force."""
+        assert self._frames is not None and self.prices is not None
+        measured = self.prices.measured
+        everyone = [
+            dataclasses.replace(
+                frame,
+                traced=ranges,
+                bits={key: np.full(len(values), FIRST_BITS, np.uint8) for key, values in ranges.items()},
+                alphas=attended or frame.alphas,
+                seconds=seconds if measured else {**seconds, **self._described_s(frame, rank)},
+            )
+            for rank, (frame, (ranges, attended, seconds)) in enumerate(zip(self._frames, gathered, strict=True))
+        ]
+        exchanges = []
+        for layer, direction in everyone[0].traced:
+            exchange = exchange_of(everyone, trainer.engine.plan.train[layer], direction)
+            if (layer, direction) in self.agreed:
+                exchange = dataclasses.replace(exchange, bits=self.agreed[layer, direction].bits)
+            exchanges.append(exchange)
+        return tuple(exchanges)
+
+    def _described_s(self, frame: RankRecord, rank: int) -> dict[StageKey, float]:
+        """Central seconds that follow from the machine's memory rate, so that nothing measured decides; else 0."""
+        assert self.prices is not None
+        _, memory_byte_s = self.prices.machine.compute_rates()[rank]
+        return {key: num_bytes / memory_byte_s if memory_byte_s else 0.0 for key, num_bytes in frame.seconds.items()}
+
+    def _compare(self, exchanges: tuple[Exchange, ...]) -> bool:
+        """At rank 0: this period's exchanges against their costs; whether to measure the network anew."""
+        assert self.prices is not None
+        semantics, base = prices.semantics_of(self._method), self.prices.machine.pair_costs()
+        costs = self.prices.costs()
+        told = [
+            {
+                "layer": exchange.layer,
+                "direction": exchange.direction,
+                "predicted_s": float(prices.predicted_s(exchange, costs, semantics).max(initial=0.0)),
+                "measured_s": float(exchange.flight_s.max(initial=0.0)),
+                "num_bytes": int(exchange.channel_bytes().sum()),
+            }
+            for exchange in exchanges
+        ]
+        self.prices = self.prices.observed(prices.factor_of(exchanges, base, semantics))
+        drift, limit = self.prices.drift(), self._method.drift
+        beyond = bool(limit) and abs(drift) > limit
+        again = beyond and self.prices.affordable(time.perf_counter() - self._measured_at)
+        line = {"number": self.number, "exchanges": told, "factor": self.prices.factor, "drift": drift}
+        self._lines.append(("exchanges", line | {"measured_anew": again}))
+        if beyond:
+            kept = "it is not yet time to measure anew" if self.prices.measured else "method.machine is as described"
+            what = "measuring the network anew" if again else kept
+            log.info("exchanges take %.0f %% of their time at the last measurement: %s", 100 * (1 + drift), what)
+        return again
 
     # train/state.py
 
-    def to_plain(self) -> dict[str, Any] | None:
-        """As JSON values, at rank 0."""
-        if self.costs is None:
-            return None
-        return {
+    def to_state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+        """JSON values, and tensors by name, at rank 0. Nothing in them depends on how far the solver is."""
+        if self.prices is None:
+            return None, {}
+        tensors = {}
+        for (layer, direction), agreed in self.agreed.items():
+            tensors[f"widths/{layer}/{direction}/rows"] = torch.from_numpy(agreed.rows)
+            tensors[f"widths/{layer}/{direction}/bits"] = torch.from_numpy(agreed.bits)
+        pending = self.pending
+        exchanges = pending.request.exchanges if pending is not None and pending.request is not None else ()
+        for exchange in exchanges:
+            for name in _ARRAYS:
+                array = np.ascontiguousarray(getattr(exchange, name))
+                tensors[f"pending/{exchange.layer}/{exchange.direction}/{name}"] = torch.from_numpy(array)
+        plain = {
+            "ranks": self._world.size,
             "number": self.number,
-            "theta_s_per_byte": self.costs.theta_s_per_byte.tolist(),
-            "gamma_s": self.costs.gamma_s.tolist(),
-            "widths": [
-                [layer, direction, agreed.rows.tolist(), agreed.bits.tolist()]
-                for (layer, direction), agreed in self.agreed.items()
-            ],
+            "prices": self.prices.to_plain(),
+            "spent": dataclasses.asdict(self.spent),
+            "switch": None if pending is None else pending.switch,
+            "pending": [[e.layer, e.direction, e.row_entries] for e in exchanges],
         }
+        return plain, tensors
 
-    def take(self, plain: dict[str, Any] | None) -> None:
-        """Go on from ``to_plain``, on every rank; with another number of ranks, from the first period."""
-        if plain is None or len(plain["theta_s_per_byte"]) != self._world.size:
+    def take(self, plain: dict[str, Any] | None, tensors: dict[str, Tensor]) -> None:
+        """Go on from ``to_state``, on every rank; with another number of ranks, from the first period."""
+        if plain is None or plain.get("ranks", self._world.size) != self._world.size:
             return
-        self.number = int(plain["number"])
-        theta, gamma = (np.array(plain[name], np.float64) for name in ("theta_s_per_byte", "gamma_s"))
-        self.costs = PairCosts(theta_s_per_byte=theta, gamma_s=gamma)
+        if "prices" not in plain:
+            raise UserError("the checkpoint has adaptive widths of an older bitring; continue with that one")
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        self.number, self.spent, self._priced = int(plain["number"]), Spent(**plain["spent"]), True
+        self.prices = Prices.of_plain(plain["prices"]) if self._world.rank == 0 else None
+        keys = dict.fromkeys(tuple(name.split("/")[1:3]) for name in arrays if name.startswith("widths/"))
         self.agreed = {
-            (layer, direction): Agreed(rows=np.array(rows, np.int64), bits=np.array(bits, np.uint8))
-            for layer, direction, rows, bits in plain["widths"]
+            (int(layer), cast(Direction, way)): Agreed(
+                rows=arrays[f"widths/{layer}/{way}/rows"], bits=arrays[f"widths/{layer}/{way}/bits"]
+            )
+            for layer, way in keys
         }
+        self.pending = None
+        if plain["switch"] is not None:
+            self.pending = Pending(switch=int(plain["switch"]))
+            if self._world.rank == 0:
+                self._begin(tuple(_exchange(arrays, *one) for one in plain["pending"]), start=True)
 
 
-def _train_ways(trainer: Trainer) -> list[Any]:
-    return [way for (kind, _), (_, ways) in trainer.engine.ways.items() if kind == "train" for way in ways.values()]
+def _exchange(arrays: dict[str, NDArray[Any]], layer: int, direction: Direction, row_entries: int) -> Exchange:
+    """One that was traced, out of a checkpoint."""
+    given = {name: arrays[f"pending/{layer}/{direction}/{name}"] for name in _ARRAYS}
+    unknown = np.zeros(len(given["rows"]))
+    return Exchange(
+        layer=layer,
+        direction=direction,
+        row_entries=row_entries,
+        bits=np.full(len(given["range_squared"]), FIRST_BITS, np.uint8),
+        encode_s=unknown,
+        decode_s=unknown,
+        marginal_s=unknown,
+        **given,
+    )
 
 
-def _described(name: str, ranks: int) -> PairCosts:
-    try:
-        found = find(name)
-    except MachineError as error:
-        raise UserError(f"method.machine: {error}") from None
-    if found.ranks != ranks:
-        raise UserError(f"method.machine {name} has {found.ranks} devices, and this job {ranks} ranks; name another")
-    return found.pair_costs()
-
-
-def _solve(
-    trainer: Trainer, everyone: list[RankRecord], costs: PairCosts
-) -> tuple[dict[RowKey, Agreed], dict[str, Any]]:
-    """At rank 0: every exchange's widths, and what to record of them."""
-    method, plan = trainer.config.method, trainer.engine.plan
-    keys = list(everyone[0].traced)
-    exchanges = tuple(exchange_of(everyone, plan.train[layer], direction) for layer, direction in keys)
-    idle = np.zeros(costs.ranks)
-    workload = Workload(
-        ranks=costs.ranks, exchanges=exchanges, held_s=idle, dense_s=idle, weight_gradient_bytes=0,
-        weight_gradient_s=0.0, transport="", graph="",
-    )  # fmt: skip
-    try:
-        assigned = assign_workload(workload, costs, method.policy, lam=method.lam, group_size=method.group_size)
-    except (ProblemError, SolverError) as error:
-        raise UserError(f"method.policy {method.policy}: {error}") from None
-    agreed = {
-        key: Agreed(rows=exchange.rows, bits=exchange.bits)
-        for key, exchange in zip(keys, assigned.workload.exchanges, strict=True)
+def _products_s(trainer: Trainer, steps: list[LayerStep]) -> dict[StageKey, float]:
+    """Bytes that a rank's central products move, under the keys of their seconds: rows read by edge, rows written."""
+    part = trainer.part
+    edges = int((part.indices < part.num_inner).sum()) + part.num_inner
+    return {
+        ("central", step.layer, direction): 4.0 * step.width * (edges + part.num_inner)
+        for step in steps
+        for direction in cast(tuple[Direction, ...], ("forward", "backward"))
     }
-    told = {
-        "widths": [
-            {"layer": layer, "direction": direction, "messages": _histogram(agreed[layer, direction].bits)}
-            for layer, direction in keys
-        ],
-        "rounds_s": assigned.rounds_s,
-        "variance": assigned.variance,
-        "gap": assigned.gap,
-        "solve_s": assigned.solve_s,
-    }
-    return agreed, told
-
-
-def _histogram(bits: Bits) -> dict[str, int]:
-    widths, counts = np.unique(bits, return_counts=True)
-    return {str(width): int(count) for width, count in zip(widths, counts, strict=True)}

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from toolkit.comm import codec as codecs
-from toolkit.comm.halo import Crossing, Noise, RangeTrace, Way, make_masks
-from toolkit.comm.layout import Layout, Listing, Route, make_layout, make_route
+from toolkit.comm.device import Device
+from toolkit.comm.halo import Crossing, Nodes, Noise, RangeTrace, make_masks, masked_halo
+from toolkit.comm.layout import Layout, Listing, Route, host_buffer, make_layout, make_route
 from toolkit.comm.ledger import Direction, Ledger
 from toolkit.comm.transport import Transport
+from toolkit.comm.way import DeviceWay, HostWay, Way
 from toolkit.comm.widths import UNTOUCHED, Widths
 from toolkit.errors import UserError
 from toolkit.graph.data import Features
@@ -25,7 +28,7 @@ from toolkit.nn.attention import Edges
 from toolkit.nn.features import Rows, SparseRows, stays_sparse
 from toolkit.nn.model import Network
 from toolkit.nn.passage import Crossed, Held, Passage, Source, aggregate_once
-from toolkit.nn.sparse import SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
+from toolkit.nn.sparse import CPU, SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
 from toolkit.plan import LayerShape, LayerStep, PassKind, Plan
 
 
@@ -38,25 +41,25 @@ class Adjacency:
     edges: tuple[Edges, ...]  # gat: from local rows, from halo rows
 
     @staticmethod
-    def of(part: Part, kind: str, dtype: torch.dtype) -> Adjacency:
+    def of(part: Part, kind: str, dtype: torch.dtype, at: torch.device = CPU) -> Adjacency:
         if kind == "gat":
-            return Adjacency(local=None, halo=None, edges=_attention_edges(part))
+            return Adjacency(local=None, halo=None, edges=_attention_edges(part, at))
         matrix = gcn_coefficients(part) if kind == "gcn" else mean_coefficients(part)
         return Adjacency(
-            local=SparseMatrix.of(matrix[:, : part.num_inner], dtype),
-            halo=SparseMatrix.of(matrix[:, part.num_inner :], dtype),
+            local=SparseMatrix.of(matrix[:, : part.num_inner], dtype, at),
+            halo=SparseMatrix.of(matrix[:, part.num_inner :], dtype, at),
             edges=(),
         )
 
 
-def _attention_edges(part: Part) -> tuple[Edges, Edges]:
+def _attention_edges(part: Part, at: torch.device) -> tuple[Edges, Edges]:
     indptr, sources = one_loop_each(part)
     n = part.num_inner
     targets = np.repeat(np.arange(n), np.diff(indptr))
     far = sources >= n
     return (
-        Edges.of(targets[~far], sources[~far], n, n),
-        Edges.of(targets[far], sources[far] - n, n, part.num_halo),
+        Edges.of(targets[~far], sources[~far], n, n, at),
+        Edges.of(targets[far], sources[far] - n, n, part.num_halo, at),
     )
 
 
@@ -73,6 +76,7 @@ class Engine:
     codec: codecs.Codec
     widths: Widths
     dtype: torch.dtype
+    device: Device | None = None  # None: the CPU
     coded: Callable[[PassKind, int], bool]  # whether a layer's rows go by the codec; else exactly
     overlap: bool = True
     trace: RangeTrace | None = None
@@ -82,17 +86,34 @@ class Engine:
     halo_features: Rows | None = field(init=False, default=None)  # [h, D] where layer 0 is held
     aggregated: Tensor | None = field(init=False, default=None)  # [n, D] layer 0 without dropout
     routes: dict[tuple[PassKind, int], Route] = field(init=False)
+    masked: dict[tuple[PassKind, int], tuple[Nodes, Nodes]] = field(init=False)  # whose masks: inner, halo
     ways: dict[tuple[PassKind, int], tuple[int, dict[Direction, Way]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.adjacency = Adjacency.of(self.part, self.kind, self.dtype)
+        at = self.at
+        self.adjacency = Adjacency.of(self.part, self.kind, self.dtype, at)
         crosses = any(steps[0].sends == "inputs" for steps in (self.plan.train, self.plan.evaluate))
         sparse = stays_sparse(self.part.features) and not crosses
-        self.features = SparseRows.of(self.part.features, self.dtype) if sparse else self._dense(self.part.features)
-        self.routes = {("train", step.layer): make_route(self.part, step) for step in self.plan.train}
-        self.routes |= {("evaluate", step.layer): make_route(self.part, step) for step in self.plan.evaluate}
+        features = self.part.features
+        self.features = SparseRows.of(features, self.dtype, at) if sparse else self._dense(features).to(at)
+        steps: list[tuple[PassKind, LayerStep]] = [("train", step) for step in self.plan.train]
+        steps += [("evaluate", step) for step in self.plan.evaluate]
+        self.routes = {(kind, step.layer): make_route(self.part, step) for kind, step in steps}
+        inner = self._nodes(self.part.nodes)
+        self.masked = {
+            (kind, step.layer): (inner, self._nodes(masked_halo(self.part, step, self.routes[kind, step.layer])))
+            for kind, step in steps
+        }
         if self.plan.train[0].sends == "nothing":
             self._hold_layer_0()
+
+    @property
+    def at(self) -> torch.device:
+        """Where rows and weights lie."""
+        return CPU if self.device is None else self.device.at
+
+    def _nodes(self, nodes: NDArray[np.int64]) -> Nodes:
+        return nodes if self.device is None else torch.from_numpy(nodes).to(self.at)
 
     def _hold_layer_0(self) -> None:
         """Layer 0's rows never change: exchange them once, and where no mask touches them, aggregate them once."""
@@ -113,8 +134,9 @@ class Engine:
         halo_features = pending.wait().view(self.dtype).view(-1, part.num_features)
         local, halo = self.adjacency.local, self.adjacency.halo
         if isinstance(self.features, SparseRows):
-            self.halo_features = SparseRows.of(sp.csr_matrix(halo_features.numpy()), self.dtype)
+            self.halo_features = SparseRows.of(sp.csr_matrix(halo_features.numpy()), self.dtype, self.at)
             return
+        halo_features = halo_features.to(self.at)
         if local is not None and halo is not None:
             self.aggregated = aggregate_once(local, halo, self.features, halo_features)
         if self.aggregated is None or self.plan.train[0].dropout > 0:
@@ -140,7 +162,8 @@ class Engine:
     def _passage(self, step: LayerStep, kind: PassKind, seed: int, epoch: int) -> Passage:
         route = self.routes[kind, step.layer]
         with self.ledger.stage("masks", step.layer):
-            masks = make_masks(self.part, step, route, self.shapes[step.layer].inputs, seed, epoch)
+            inner, halo = self.masked[kind, step.layer]
+            masks = make_masks(inner, halo, step, self.shapes[step.layer].inputs, seed, epoch)
         aggregated = self.aggregated if step.sends == "nothing" and masks is None else None
         rows: Source
         if step.sends == "nothing":
@@ -152,8 +175,6 @@ class Engine:
                 num_halo=route.num_halo,
                 ways=self._ways(step, kind, epoch),
                 masks=masks if step.sends == "inputs" else None,
-                transport=self.transport,
-                codec=self._codec(step, kind),
                 noise=Noise(seed=seed, epoch=epoch, draw=self.draw),
                 ledger=self.ledger,
                 phase=kind,
@@ -187,12 +208,18 @@ class Engine:
 
         def layout(listing: Listing, direction: Direction, *, grouped: bool = False) -> Layout:
             bits = widths.bits(listing, step.layer, direction, epoch)
-            return make_layout(listing, bits, step.entries, codec.sizes, grouped=grouped)
+            new_buffer = host_buffer if self.device is None else self.device.pinned
+            return make_layout(listing, bits, step.entries, codec.sizes, grouped=grouped, new_buffer=new_buffer)
 
-        ways = {"forward": Way(out=layout(route.lent, "forward"), into=layout(route.borrowed, "forward"))}
+        def way(out: Layout, into: Layout) -> Way:
+            if self.device is None:
+                return HostWay(out=out, into=into, codec=codec, transport=self.transport)
+            return DeviceWay(out, into, codec, self.transport, self.device)
+
+        ways = {"forward": way(layout(route.lent, "forward"), layout(route.borrowed, "forward"))}
         if step.backward:
             into = layout(route.lent, "backward", grouped=True)
-            ways["backward"] = Way(out=layout(route.borrowed, "backward"), into=into)
+            ways["backward"] = way(layout(route.borrowed, "backward"), into)
         self.ways[kind, step.layer] = widths.period(epoch), ways
         return ways
 

@@ -22,6 +22,7 @@ from toolkit.config import Config
 from toolkit.errors import UserError
 from toolkit.graph.part import Part
 from toolkit.train import state as states
+from toolkit.train.adaptive import Adaptive
 from toolkit.train.keeper import Keeper
 from toolkit.train.metrics import Scores
 from toolkit.train.noise import measure as measure_noise
@@ -71,6 +72,7 @@ class Progress:
     ended: bool = False  # by early stopping
     counted_epochs: int = 0  # what the byte counters cover: less than all after a resume with other ranks
     counted_evaluations: int = 0
+    wall_s: float = 0.0  # of all epochs, evaluation apart
     epoch_times: list[float] = field(default_factory=list)
     stages: list[dict[StageKey, float]] = field(default_factory=list)
 
@@ -117,6 +119,8 @@ class SeedResult:
     setup_bytes: int  # layer 0's rows, once
     weight_gradient_bytes: int  # the gradients' size: what each rank brings to the sum, an epoch
     replicas_agree: bool
+    wall_s: float = 0.0  # of all epochs
+    assigning: dict[str, float] = field(default_factory=dict)  # adaptive widths: rank 0's seconds (adaptive.Spent)
 
     @staticmethod
     def of_plain(plain: dict[str, Any]) -> SeedResult:
@@ -152,15 +156,19 @@ def train_seed(
     seed: int,
     folder: RunFolder | None,
     keeper: Keeper | None = None,
+    before: Trainer | None = None,
 ) -> Trained:
     """Train from one seed, or go on from the keeper's state. Every rank calls it; rank 0 has the folder.
 
+    ``before``: the trainer of an earlier seed, whose measured costs of the network serve here too.
     Raises process.Stopped, on every rank after the same epoch, when a signal has asked the keeper to stop.
     """
     if config.train.patience and part.num_val == 0:
         raise UserError(f"train.patience is {config.train.patience} and there is no validation node; set it to 0")
     trainer = Trainer(part, config, world, transport, seed)
     run = _begin(trainer, world, seed, keeper)
+    if trainer.adaptive is not None:
+        trainer.adaptive.prepare(trainer, None if before is None else before.adaptive)
     for epoch in progress(range(run.epochs, 0 if run.ended else config.train.epochs), world, f"seed {seed}"):
         position.begin_epoch(epoch)
         trainer.ledger.take_seconds()
@@ -169,6 +177,7 @@ def train_seed(
         begin = time.perf_counter()
         result = trainer.step(epoch)
         run.epoch_times.append(time.perf_counter() - begin)
+        run.wall_s += run.epoch_times[-1]
         if not math.isfinite(result.loss):
             raise UserError(
                 f"the loss is {result.loss} at epoch {epoch + 1}: training diverged; "
@@ -195,8 +204,8 @@ def train_seed(
             _say_epoch(config, seed, epoch, result.loss, candidate)
         if folder is not None:
             folder.write("epoch", **record)
-        if folder is not None and trainer.adaptive is not None and trainer.adaptive.told is not None:
-            folder.write("assignment", seed=seed, epoch=epoch, **trainer.adaptive.told)
+        if folder is not None and trainer.adaptive is not None:
+            _record_adaptive(folder, trainer.adaptive, seed, epoch)
         if config.train.noise_every and (epoch + 1) % config.train.noise_every == 0:
             noise = measure_noise(trainer, epoch + 1)
             if folder is not None:
@@ -212,6 +221,14 @@ def train_seed(
         keeper.save(trainer, run.to_plain())
     own = medians(run.stages, run.epoch_times)
     return Trained(result=_summarise(trainer, world, run, own), trainer=trainer, seconds=own)
+
+
+def _record_adaptive(folder: RunFolder, adaptive: Adaptive, seed: int, epoch: int) -> None:
+    """What adaptive widths did in this epoch, and the network's costs where they were measured in it."""
+    for kind, values in adaptive.take_lines():
+        folder.write(kind, seed=seed, epoch=epoch, **values)
+        if kind == "costs" and adaptive.prices is not None:
+            folder.keep_machine(adaptive.prices.machine)
 
 
 def _begin(trainer: Trainer, world: World, seed: int, keeper: Keeper | None) -> Progress:
@@ -258,6 +275,8 @@ def _summarise(trainer: Trainer, world: World, run: Progress, own: dict[StageKey
         setup_bytes=setup_bytes,
         weight_gradient_bytes=ledger.weight_gradient_bytes // epochs,
         replicas_agree=trainer.replicas_agree(),
+        wall_s=run.wall_s,
+        assigning={} if trainer.adaptive is None else asdict(trainer.adaptive.spent),
     )
 
 

@@ -70,7 +70,7 @@ def count(logits_NC: Tensor, labels: Tensor, mask: Tensor) -> NDArray[np.float64
     else:
         applies, found = labels > 0, logits > 0
         of_class = [which.sum(dim=0) for which in (applies & found, applies, found)]
-    return np.concatenate([[loss, len(labels), num_right(logits, labels)], *(c.numpy() for c in of_class)])
+    return np.concatenate([[loss, len(labels), num_right(logits, labels)], *(c.cpu().numpy() for c in of_class)])
 
 
 def scores(counts: NDArray[np.float64], multi_label: bool = False, roc_auc: float = np.nan) -> Scores:
@@ -92,9 +92,10 @@ def scores(counts: NDArray[np.float64], multi_label: bool = False, roc_auc: floa
 
 def evaluate(logits_NC: Tensor, part: Part, world: World, roc_auc: bool = False) -> dict[str, Scores]:
     """Scores of each split over all ranks; every rank gets them."""
-    labels = torch.from_numpy(part.labels)
+    at = logits_NC.device
+    labels = torch.from_numpy(part.labels).to(at)
     masks = (part.train_mask, part.val_mask, part.test_mask)
-    counts = np.stack([count(logits_NC, labels, torch.from_numpy(mask)) for mask in masks])
+    counts = np.stack([count(logits_NC, labels, torch.from_numpy(mask).to(at)) for mask in masks])
     world.sum_in_place(counts)
     counts = world.broadcast(counts)  # every rank stops at the same epoch: not even the last bit may differ
     areas = _areas(logits_NC, part, world) if roc_auc else np.full(len(SPLITS), np.nan)
@@ -141,10 +142,10 @@ def _areas(logits_NC: Tensor, part: Part, world: World) -> NDArray[np.float64]:
 
 def _columns(logits_NC: Tensor, part: Part) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """For each class that is looked at, the score of each own node, and whether it is of that class."""
-    logits, labels = logits_NC.double().numpy(), part.labels
+    logits, labels = logits_NC.double().cpu().numpy(), part.labels
     if labels.ndim == 2:
         return [(logits[:, c].copy(), labels[:, c] > 0) for c in range(logits.shape[1])]
     if logits.shape[1] == 2:
         return [(logits[:, 1] - logits[:, 0], labels == 1)]
-    shares = torch.softmax(logits_NC.double(), dim=1).numpy()
+    shares = torch.softmax(logits_NC.double(), dim=1).cpu().numpy()
     return [(shares[:, c].copy(), labels == c) for c in range(shares.shape[1])]

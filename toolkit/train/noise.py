@@ -69,7 +69,7 @@ def _gradients(trainer: Trainer, epoch: int, *, exact: bool = False, draw: int =
 
 
 def _flat(gradients: Sequence[Tensor]) -> F64:
-    return torch.cat([g.reshape(-1).double() for g in gradients]).numpy().copy()
+    return torch.cat([g.reshape(-1).double() for g in gradients]).cpu().numpy().copy()
 
 
 def _compare(layer: int, exact: list[F64], other: list[F64], drawn: list[list[F64]]) -> LayerNoise:

@@ -17,6 +17,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from simulator import machine
+from simulator.machine import Machine
 from toolkit import config as configs
 from toolkit import launch
 from toolkit.errors import UserError
@@ -97,6 +99,11 @@ class RunFolder:
             self._metrics.write(json.dumps(line) + "\n")
             if self._board is not None and kind == "epoch":
                 self._board.add(values)
+
+    def keep_machine(self, found: Machine) -> None:
+        """machine.toml: what a message cost between every pair of ranks when it was measured last."""
+        with self.guarded():
+            machine.write(found, self.path / "machine.toml")
 
     def close(self) -> None:
         with self.guarded(), contextlib.ExitStack() as stack:  # each is closed, whatever the others say

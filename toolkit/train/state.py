@@ -9,6 +9,7 @@ random is keyed by seed, epoch, layer and node.
 
     weights/...      every tensor of the network            optimizer/<number>/...   of each parameter
     best/...         the weights at the best validation     sent/<phase>/<layer>/<direction>   [N, N] bytes
+    adaptive/...     widths in force, and the traces of those under way (adaptive.py)
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ def capture(trainer: Trainer, world: World, identity: Identity, **values: Any) -
         f"sent/{phase}/{layer}/{direction}": torch.from_numpy(np.stack([of[phase, layer, direction] for of, _ in sent]))
         for phase, layer, direction in sent[0][0]
     }
+    adaptive, adaptive_tensors = (None, {}) if trainer.adaptive is None else trainer.adaptive.to_state()
+    widths = {f"adaptive/{name}": tensor for name, tensor in adaptive_tensors.items()}
     header = {
         "bitring": __version__,
         "config": tables(identity.config),
@@ -135,10 +138,10 @@ def capture(trainer: Trainer, world: World, identity: Identity, **values: Any) -
         "ranks": identity.ranks,
         "optimizer": optimizer,
         "weight_gradient_bytes": [of for _, of in sent],
-        "adaptive": None if trainer.adaptive is None else trainer.adaptive.to_plain(),
+        "adaptive": adaptive,
         **values,
     }
-    return State(header=header, tensors=weights | optimizer_tensors | counts)
+    return State(header=header, tensors=weights | optimizer_tensors | counts | widths)
 
 
 def restore(state: State, trainer: Trainer, rank: int, ranks: int) -> bool:
@@ -146,7 +149,7 @@ def restore(state: State, trainer: Trainer, rank: int, ranks: int) -> bool:
     trainer.network.load_state_dict(state.named("weights"))
     trainer.optimizer.load_state_dict(_join_optimizer(state))
     if trainer.adaptive is not None:
-        trainer.adaptive.take(state.header.get("adaptive"))
+        trainer.adaptive.take(state.header.get("adaptive"), state.named("adaptive"))
     if state.header["ranks"] != ranks:
         return False
     trainer.ledger.sent = {}

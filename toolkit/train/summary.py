@@ -26,6 +26,20 @@ def summarise(results: Sequence[SeedResult]) -> dict[str, float]:
         "test_accuracy_deviation": float(test.std(ddof=1)) if many else float("nan"),
         "test_macro_f1_mean": float(macro.mean()),
         "epoch_s_median": float(np.median([result.epoch_s for result in results])),
+    } | _assignment_overhead(results)
+
+
+def _assignment_overhead(results: Sequence[SeedResult]) -> dict[str, float]:
+    """Adaptive widths: seconds that assignments held training up, over seeds, and their share of all epochs."""
+    told = [result for result in results if result.assigning]
+    if not told:
+        return {}
+    held_up = sum(result.assigning["trace_s"] + result.assigning["wait_s"] for result in told)
+    return {
+        "assignments": sum(result.assigning["assignments"] for result in told),
+        "assignment_held_up_s": held_up,
+        "assignment_share": held_up / sum(result.wall_s for result in told),
+        "calibrate_s": sum(result.assigning["calibrate_s"] for result in told),
     }
 
 
@@ -99,6 +113,24 @@ def _communication(config: configs.Config, partition: cache.CachedPartition, las
             f"{report.num_bytes(last.setup_bytes)} once; gradients of {report.num_bytes(last.weight_gradient_bytes)}, "
             "summed each epoch",
         ),
+        *_assigning(last),
+    ]
+
+
+def _assigning(last: SeedResult) -> list[tuple[str, str]]:
+    """What choosing widths cost, where they are chosen."""
+    if not last.assigning.get("assignments"):
+        return []
+    held_up = last.assigning["trace_s"] + last.assigning["wait_s"]
+    count = int(last.assigning["assignments"])
+    measuring = last.assigning["calibrate_s"]
+    return [
+        (
+            "widths",
+            f"chosen {count} time{'s' if count > 1 else ''}: {report.seconds(held_up)} of training in all, "
+            f"{report.percent(held_up / last.wall_s)} of it; {report.seconds(last.assigning['beside_s'])} beside it"
+            + (f"; costs of the network measured in {report.seconds(measuring)}" if measuring else ""),
+        )
     ]
 
 

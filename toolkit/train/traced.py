@@ -16,9 +16,11 @@ from toolkit.comm.codec import Plain
 from toolkit.comm.layout import Layout
 from toolkit.comm.ledger import Direction, StageKey
 from toolkit.comm.world import World
+from toolkit.graph.coefficients import alpha_squared as alpha_squared
 from toolkit.graph.part import Part
 from toolkit.nn.sparse import gcn_coefficients, mean_coefficients
-from toolkit.plan import LayerStep, travelling
+from toolkit.plan import LayerStep
+from toolkit.train.attended import AttentionRecorder
 
 if TYPE_CHECKING:
     from toolkit.train.trainer import Trainer
@@ -47,6 +49,7 @@ class RankRecord:
     send_counts: dict[int, tuple[int, ...]]
     receive_counts: dict[int, tuple[int, ...]]
     seconds: Mapping[StageKey, float]
+    inner: int = 0  # nodes that the rank owns
 
 
 def record_workload(
@@ -72,12 +75,13 @@ def record_workload(
         transport=f"{trainer.config.method.transport}:{trainer.config.method.ring}",
         graph=trainer.part.graph_name,
         notes=tuple(notes),
+        inner=np.array([record.inner for record in everyone]),
     )
 
 
 def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
-    recorder, engine = RangeRecorder(), trainer.engine
-    with trainer.aside(trace=recorder):
+    recorder, attention, engine = RangeRecorder(), AttentionRecorder(trainer.part), trainer.engine
+    with trainer.aside(trace=recorder), attention.listening(trainer.network):
         trainer.gradients(epoch=trainer.config.train.epochs)
     routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
     return RankRecord(
@@ -87,10 +91,11 @@ def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
             for step in engine.plan.train
             for direction, way in engine.ways.get(("train", step.layer), (0, {}))[1].items()
         },
-        alphas=coefficients_received(trainer, engine.plan.train),
+        alphas=coefficients_received(trainer, engine.plan.train) | attention.squares,
         send_counts={layer: route.lent.counts for layer, route in routes.items()},
         receive_counts={layer: route.borrowed.counts for layer, route in routes.items()},
         seconds=seconds,
+        inner=trainer.part.num_inner,
     )
 
 
@@ -113,15 +118,6 @@ def _halo_coefficients(part: Part, kind: str) -> sp.csr_matrix | None:
         return None
     matrix = (gcn_coefficients(part) if kind == "gcn" else mean_coefficients(part))[:, part.num_inner :]
     return matrix.multiply(matrix).tocsr()
-
-
-def alpha_squared(part: Part, squares: sp.csr_matrix | None, step: LayerStep) -> NDArray[np.float64]:
-    """Sum of squared coefficients from each halo row that arrives to the targets that matter: [h']."""
-    arrives = travelling(part.halo_reach, step)
-    if squares is None:
-        return np.full(int(arrives.sum()), np.nan)
-    matters = slice(None) if step.max_reach is None else part.hops <= step.max_reach
-    return np.asarray(squares[matters].sum(axis=0)).ravel()[arrives].astype(np.float64)
 
 
 def _products_s(record: RankRecord, layer: int) -> float:

@@ -17,6 +17,7 @@ from toolkit import config as configs
 from toolkit import methods
 from toolkit import plan as planning
 from toolkit.comm import codec as codecs
+from toolkit.comm import device as devices
 from toolkit.comm import widths
 from toolkit.comm.halo import RangeTrace
 from toolkit.comm.ledger import Ledger
@@ -41,18 +42,28 @@ class EpochResult:
 
 
 class Trainer:
-    """A model, its optimiser and this rank's part. Every rank makes one and calls it in step."""
+    """A model, its optimiser and this rank's part. Every rank makes one and calls it in step.
+
+    ``device``: where it computes; None: as train.device says.
+    """
 
     def __init__(
-        self, part: Part, config: configs.Config, world: World, transport: Transport, seed: int | None = None
+        self,
+        part: Part,
+        config: configs.Config,
+        world: World,
+        transport: Transport,
+        seed: int | None = None,
+        device: devices.Device | None = None,
     ) -> None:
         methods.lookup(config.method)
         self.part, self.config, self.world = part, config, world
         self.seed = config.run.seed if seed is None else seed
         dtype = getattr(torch, config.train.dtype)
         shapes = planning.layer_shapes(config.model, part.num_features, part.num_classes)
-        self.ledger = Ledger(ranks=world.size)
-        self.adaptive = Adaptive(world) if config.method.widths == "adaptive" else None
+        device = device or devices.make(config.train.device, world)
+        self.ledger = Ledger(ranks=world.size, clock=devices.CudaClock() if isinstance(device, devices.Cuda) else None)
+        self.adaptive = Adaptive(world, config.method, self.seed) if config.method.widths == "adaptive" else None
         self.engine = Engine(
             part=part,
             kind=config.model.kind,
@@ -62,12 +73,13 @@ class Trainer:
             ledger=self.ledger,
             codec=codecs.make(config.method.codec, dtype),
             widths=self.adaptive or widths.make(config.method, self.seed),
-            trace=self.adaptive,
             coded=functools.partial(planning.by_codec, config.method),
             dtype=dtype,
+            device=device,
             overlap=config.method.overlap,
         )
-        self.network = Network(config.model, part.num_features, part.num_classes, self.seed, world).to(dtype)
+        network = Network(config.model, part.num_features, part.num_classes, self.seed, world)
+        self.network = network.to(self.engine.at, dtype)
         self.parameters = list(self.network.parameters())
         self.optimizer = make_optimizer(self.network, config.train)
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
@@ -75,11 +87,12 @@ class Trainer:
             world, config.train.reduction, self.parameters, overlap=config.train.overlap_gradients
         )
         metrics.check(config.train.metric, part.num_classes, part.labels.ndim == 2)
-        self._class_weights = class_weights(
+        weights = class_weights(
             config.train.class_weights, part.labels[part.train_mask], part.num_classes, world, dtype
         )
-        self._train_labels = torch.from_numpy(part.labels[part.train_mask])
-        self._train_mask = torch.from_numpy(part.train_mask)
+        self._class_weights = None if weights is None else weights.to(self.engine.at)
+        self._train_labels = torch.from_numpy(part.labels[part.train_mask]).to(self.engine.at)
+        self._train_mask = torch.from_numpy(part.train_mask).to(self.engine.at)
 
     def gradients(self, epoch: int) -> EpochResult:
         """Forward and backward: leaves the whole graph's gradients in every parameter's ``grad``.
@@ -121,6 +134,8 @@ class Trainer:
 
     def step(self, epoch: int) -> EpochResult:
         """One epoch: gradients and an update."""
+        if self.adaptive is not None:
+            self.adaptive.before_epoch(self, epoch)
         result = self.gradients(epoch)
         self.update(epoch)
         if self.adaptive is not None:
@@ -146,7 +161,7 @@ class Trainer:
 
     def replicas_agree(self) -> bool:
         """Whether every rank holds the same weights, bit for bit."""
-        checksum = zlib.crc32(b"".join(p.detach().numpy().tobytes() for p in self.parameters))
+        checksum = zlib.crc32(b"".join(p.detach().cpu().numpy().tobytes() for p in self.parameters))
         checksums = self.world.broadcast(self.world.gather(checksum))
         return checksums is not None and len(set(checksums)) == 1
 
