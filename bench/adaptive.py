@@ -169,7 +169,7 @@ def sensitivity(graph: str, ranks: int) -> list[dict[str, Any]]:
 
 
 def network(repeats: int, graphs: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
-    ours = ["method.codec=quantised", "method.widths=adaptive", "method.period=4", "method.lead=2"]
+    ours = ["method.codec=quantised", "method.widths=adaptive", "method.lead=0"]
     variants = {
         "paper plan, float32": ["method.plan=paper"],
         "exact plan, float32": [],
@@ -184,7 +184,7 @@ def network(repeats: int, graphs: Sequence[str], kinds: Sequence[str]) -> list[d
             for kind in kinds:
                 with tempfile.TemporaryDirectory() as folder:
                     base = configuration(graph, kind, "exact")
-                    measured = netepoch.compare(lab, base, variants, repeats, Path(folder), warm_up=4 + 2 + 1)
+                    measured = netepoch.compare(lab, base, variants, repeats, Path(folder))
                     costs = machine.read(Path(folder, "machine.toml")).pair_costs()
                     least = limit_s(workload.load(Path(folder, f"{len(variants) - 3}.npz")), costs)
                 paper = measured["paper plan, float32"].epoch_s

@@ -36,6 +36,7 @@ from simulator.topology import Topology
 from toolkit.commands.validate import describe, summary
 
 SOFTWARE_S = 2e-4  # of MPI and the kernel a message, beside the wire's delay: as calibration finds it
+METHODS = VARIANTS | {"adaptive": ["method.codec=quantised", "method.widths=adaptive", "method.lead=0"]}
 TELLING = 0.05  # methods that differ by less have no order
 
 
@@ -79,7 +80,7 @@ def tau(measured: list[float], predicted: list[float]) -> float:
 
 def compare(lab: Lab, graph: str, kind: str, repeats: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        measured = netepoch.compare(lab, configuration(graph, kind, "exact"), VARIANTS, repeats, Path(folder))
+        measured = netepoch.compare(lab, configuration(graph, kind, "exact"), METHODS, repeats, Path(folder))
         costs: PairCosts | Topology = machine.read(Path(folder) / "machine.toml").pair_costs()
         if lab.nics:  # pairs are not alone: the description of the network instead of the costs of pairs
             costs = described(lab).topology()

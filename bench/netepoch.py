@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from toolkit.train.trainer import Trainer
 
 WARM_UP = 2  # epochs
+FIRST_EPOCH = configs.Method().period - WARM_UP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +43,16 @@ class Measured:
 
 
 def compare(
-    lab: Lab,
-    base: configs.Config,
-    variants: Mapping[str, Sequence[str]],
-    repeats: int,
-    record: Path | None = None,
-    warm_up: int = WARM_UP,
+    lab: Lab, base: configs.Config, variants: Mapping[str, Sequence[str]], repeats: int, record: Path | None = None
 ) -> dict[str, Measured]:
     """Train ``base`` with each variant's overrides on ``lab`` (which is up), one rank a host.
 
     ``record``: a folder that takes <number of the variant>.npz, its workload, and machine.toml, measured there.
-    ``warm_up``: epochs that don't count; of adaptive widths those before the first switch.
+    Adaptive widths of the default period and method.lead = 0 are chosen as the warm-up ends.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         job = {"config": configs.to_toml(base), "variants": variants, "repeats": repeats, "out": str(out)}
-        job["warm_up"] = warm_up
         job["record"] = None if record is None else str(record)
         code = lab.mpirun(python("bench.netepoch", json.dumps(job))).returncode
         if code:
@@ -97,18 +92,18 @@ def _rank(job: dict[str, Any]) -> None:
         config = _parse(job["config"], overrides)
         trainers[name] = Trainer(part, config, world, make_transport(world, config.method))
     told: dict[str, Any] = {name: {"epoch_s": [], "stages": []} for name in trainers}
-    warm = {name: 0 for name in trainers}  # bytes sent before it counts
-    for epoch in range(job["repeats"] + job["warm_up"]):
+    warm = {name: 0 for name in trainers}  # bytes sent in the warm-up
+    for number in range(WARM_UP + job["repeats"]):
         for name, trainer in trainers.items():
             trainer.ledger.take_seconds()
             world.sum_in_place(np.zeros(1))
             begin = time.perf_counter()
-            trainer.step(epoch)
+            trainer.step(FIRST_EPOCH + number)
             seconds = time.perf_counter() - begin
             stages = {"/".join(map(str, key)): value for key, value in trainer.ledger.take_seconds().items()}
-            if epoch == job["warm_up"] - 1:
+            if number < WARM_UP:
                 warm[name] = trainer.ledger.phase_bytes("train")
-            if epoch >= job["warm_up"]:
+            else:
                 told[name]["epoch_s"].append(seconds)
                 told[name]["stages"].append(stages)
     for name, trainer in trainers.items():
