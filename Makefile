@@ -53,7 +53,7 @@ test-N: ## the same MPI tests over N ranks, whatever N is: make test-5
 test-reduction-7: setup # reductions over a number of ranks that is neither a power of two nor small
 	$(MPI_ENV) mpirun --bind-to none -np 7 $(MPI_PYTEST) -k "test_graphs or oracle"
 
-kernels: ## the compiled kernels (cuda/); needs g++ alone
+kernels: ## the compiled kernels (cuda/); needs g++ 12 or newer alone
 	@$(MAKE) -s -C cuda kernels
 
 cuda: ## the same for CUDA devices (train.device = "cuda"); needs nvcc

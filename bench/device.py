@@ -6,7 +6,7 @@ Builds both libraries, compares them over random messages, then times [2^20 x 25
 with events; medians. Rates count each byte once: the rows, the messages, and what describes them. So far it needs
 nvcc and a driver, and no torch with CUDA: memory and events are the driver's own. Then it trains for some epochs on
 the device and on the CPU (device_training.py), which needs a torch with CUDA, and for 2 ranks MPI; where torch has
-none, it says so and ends. Exit code 1: the device differs from the CPU.
+none, it says so and ends. Exit code 1: the device differs from the CPU, or a training run failed.
 """
 
 from __future__ import annotations

@@ -39,9 +39,10 @@ from toolkit.comm.ledger import by_stage
 from toolkit.comm.transport import Nothing
 from toolkit.comm.world import Solo
 from toolkit.graph import registry
+from toolkit.graph.coefficients import gcn_coefficients, mean_coefficients
 from toolkit.graph.data import Graph
 from toolkit.graph.part import whole
-from toolkit.nn.sparse import Csr, csr_tensor, gcn_coefficients, mean_coefficients
+from toolkit.nn.sparse import Csr, csr_tensor
 from toolkit.train.process import keep_freed_memory
 from toolkit.train.trainer import Trainer
 

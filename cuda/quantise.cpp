@@ -374,9 +374,18 @@ BITRING_INLINE void restore_message(int64_t i, const Messages &m, const uint8_t 
         case 4: unpack<4>(codes, B, work.codes); break;
         default: single = codes;
     }
-    const int64_t whole = (m.kept + (slack ? kLanes - 1 : 0)) / kLanes * kLanes;
+    const int64_t whole = m.kept / kLanes * kLanes;
     for (int64_t c = 0; c < whole; c += kLanes)
         for (int64_t l = 0; l < kLanes; ++l) entries[c + l] = dequantise(single[c + l], restore);
+    if (slack && whole < m.kept) {
+        const uint8_t *rest = single + whole;
+        if (bits == 8) { /* what lies behind them in the buffer is another's, or nobody's */
+            std::memcpy(work.codes, rest, static_cast<size_t>(m.kept - whole));
+            rest = work.codes;
+        }
+        for (int64_t l = 0; l < kLanes; ++l) entries[whole + l] = dequantise(rest[l], restore);
+        return;
+    }
     for (int64_t c = whole; c < m.kept; ++c) entries[c] = dequantise(single[c], restore);
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from simulator.hosts import nearest
 from simulator.methods import Broadcasts, Fresh, Gist, Method, MethodError, blocks_of, narrowed
 from simulator.pipeline import Pipelined
 from simulator.workload import Workload
@@ -62,15 +63,12 @@ def _value(name: str, key: str, text: str, default: Value) -> Value:
     if isinstance(default, str):
         return text
     try:
-        return float({"true": "1", "false": "0"}.get(text, text))
+        value = float({"true": "1", "false": "0"}.get(text, text))
     except ValueError:
-        raise MethodError(f"{key} of method {name} is {text!r}; it must be a number") from None
-
-
-def nearest(name: str, known: Mapping[str, object]) -> str:
-    """The end of a sentence that refuses ``name``."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        value = math.nan
+    if not math.isfinite(value):
+        raise MethodError(f"{key} of method {name} is {text!r}; it must be a number")
+    return value
 
 
 def build(
@@ -92,7 +90,7 @@ def build(
     if name is None or name == "quantised":
         assign_s, period = solve_s, 50
         if name is not None:
-            assign_s = number("assign_s") if number("assign_s") >= 0 else solve_s
+            assign_s = solve_s if number("assign_s") == -1 else number("assign_s")
             period = whole("period")
         return workload, Fresh(overlap=overlap, assign_s=assign_s, period=period)
     plain = unquantised(workload)

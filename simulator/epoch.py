@@ -242,15 +242,20 @@ def variance_bound(workload: Workload) -> float:
 def limit_s(workload: Workload, costs: PairCosts, bits: int = 2) -> float:
     """No assignment does better: the longer of compute alone and messages at ``bits`` alone, and the gradients.
 
-    Compute: the slowest rank's. Messages: the slowest channel of each exchange, at its bandwidth.
+    Compute: the slowest rank's. Messages: one exchange after the other, each message at the bandwidth of its pair
+    and nothing else, no message waiting for another; ranks wait for their own messages only.
     """
     compute = workload.held_s + workload.dense_s
-    wire = 0.0
+    theta = costs.theta_s_per_byte
+    if costs.short is not None:
+        theta = np.minimum(theta, costs.short.theta_s_per_byte)
+    wire = Wire(network=PairCosts(theta_s_per_byte=theta, gamma_s=np.zeros_like(theta)))
+    clock = np.zeros(workload.ranks)
     for exchange in workload.exchanges:
         compute = compute + exchange.central_s + exchange.marginal_s
         size = int(message_bytes(exchange.row_entries, np.array([bits], np.uint8))[0])
-        wire += float((costs.theta_s_per_byte * exchange.rows * size).max(initial=0.0))
-    return max(float(compute.max()), wire) + (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
+        clock = wire.flight(exchange.rows * size, clock)
+    return float(max(compute.max(), clock.max())) + (workload.weight_gradient_s if workload.ranks > 1 else 0.0)
 
 
 def flight(exchange: Exchange, network: PairCosts | Topology, start: F64, semantics: Semantics, links: Links) -> F64:

@@ -37,6 +37,7 @@ from simulator.workload import Workload, message_bytes
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 DRAWN_EPOCHS = 200  # whose mean is a steady epoch, where skipped blocks are drawn
+LONGEST_TURN = 1000  # epochs: every one of a turn is simulated
 
 
 class MethodError(ValueError):
@@ -114,7 +115,7 @@ class Broadcasts:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_at_least(0, staleness=self.staleness)
+        require_within(0, LONGEST_TURN, staleness=self.staleness)
         if not 0 <= self.skip < 1:
             raise MethodError(f"skip is {self.skip}; give a share in [0, 1)")
         if self.skip and self.staleness:
@@ -178,7 +179,7 @@ class _InTurn:
             clock = np.broadcast_to(start.max(axis=-1, keepdims=True) + self.agree_s, start.shape)
         for root in range(start.shape[-1]):
             clock = broadcast(self.wire, leg.num_bytes[..., root, :].max(axis=-1), root, clock) + blocks[..., root]
-        return clock, clock
+        return clock - leg.central_s, clock  # products stand between messages: none of them hides one
 
 
 def broadcast(wire: Wire, num_bytes: F64, root: int, start: F64) -> F64:
@@ -211,7 +212,8 @@ class Gist:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        require_at_least(1, parts=self.parts, local=self.local)
+        require_at_least(1, parts=self.parts)
+        require_within(1, LONGEST_TURN, local=self.local)
 
     def run(self, load: Load, wire: Wire, epochs: I64, device: F64 | None = None) -> Epochs:
         found = _walked(slowed_by(load, device), ring(wire, self.overlap), epochs)
@@ -261,6 +263,7 @@ def blocks_of(workload: Workload, nodes: int = 0) -> tuple[I64, F64]:
 
     ``nodes``: of the graph, where the workload doesn't know what ranks own; taken as evenly spread. MethodError.
     """
+    require_at_least(0, nodes=nodes)
     n = workload.ranks
     inner = workload.inner
     if inner is None and not nodes:
@@ -288,3 +291,10 @@ def require_at_least(least: int, **values: float) -> None:
     for name, value in values.items():
         if not least <= value < math.inf:
             raise MethodError(f"{name} is {value}; give a number >= {least}")
+
+
+def require_within(least: int, most: int, **values: float) -> None:
+    require_at_least(least, **values)
+    for name, value in values.items():
+        if value > most:
+            raise MethodError(f"{name} is {value}; give a number <= {most}")

@@ -11,20 +11,21 @@ from simulator.timeline import TimelineError
 
 
 def fronts(path: Path, points: Sequence[dict[str, Any]], title: str = "") -> None:
-    """Variance over seconds of an epoch, a colour for each network and ring; fixed widths as crosses.
+    """Variance over seconds of an epoch, a colour for each workload, network and ring; fixed widths as crosses.
 
-    ``points``: with bandwidth_factor, semantics, method, epoch_s, variance_bound, on_front, mean_bits. The kind of
-    picture goes by the suffix (png, svg, pdf). Errors: TimelineError.
+    ``points``: with workload, ranks, bandwidth_factor, semantics, method, epoch_s, variance_bound, on_front, mean_bits.
+    The kind of picture goes by the suffix (png, svg, pdf). Errors: TimelineError.
     """
     figure = _figure((8, 5))
     axes = figure.subplots()
-    networks = list(dict.fromkeys((p["bandwidth_factor"], p["semantics"]) for p in points))
-    for number, (factor, semantics) in enumerate(networks):
-        here = [p for p in points if (p["bandwidth_factor"], p["semantics"]) == (factor, semantics)]
+    networks = list(dict.fromkeys(map(_network, points)))
+    for number, network in enumerate(networks):
+        here = [p for p in points if _network(p) == network]
         shown = [p for p in here if p["variance_bound"] > 0]  # 32 bits add none: no place on a logarithmic axis
         front = sorted((p for p in shown if p["on_front"]), key=lambda p: p["epoch_s"])
         colour = f"C{number % 10}"
-        label = f"bandwidth x {factor:g}, {semantics}"
+        workload, ranks, factor, semantics = network
+        label = f"{workload}, {ranks} ranks, bandwidth x {factor:g}, {semantics}"
         axes.plot([p["epoch_s"] for p in front], [p["variance_bound"] for p in front], ".-", color=colour, label=label)
         for p in shown:
             if p["method"].startswith("fixed"):
@@ -37,6 +38,10 @@ def fronts(path: Path, points: Sequence[dict[str, Any]], title: str = "") -> Non
     if networks:
         axes.legend()
     figure.savefig(path, dpi=150)
+
+
+def _network(point: dict[str, Any]) -> tuple[str, int, float, str]:
+    return point["workload"], point["ranks"], point["bandwidth_factor"], point["semantics"]
 
 
 def scatter(path: Path, results: Sequence[dict[str, Any]], title: str = "") -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.epoch import Leg, Load, Step, walk
-from simulator.methods import I64, Epochs, MethodError, require_at_least, slowed_by
+from simulator.methods import I64, LONGEST_TURN, Epochs, MethodError, require_within, slowed_by
 from simulator.wire import Wire
 
 F64 = NDArray[np.float64]
@@ -33,7 +33,7 @@ class Pipelined:
     staleness: int = 1
 
     def __post_init__(self) -> None:
-        require_at_least(0, staleness=self.staleness)
+        require_within(0, LONGEST_TURN, staleness=self.staleness)
 
     def run(self, load: Load, wire: Wire, epochs: I64, device: F64 | None = None) -> Epochs:
         """Unrolled epoch after epoch, the pipeline filled before: ``epochs`` count from then."""

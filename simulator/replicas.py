@@ -5,7 +5,6 @@ Everything that is compared meets the same stragglers in the same epochs (stragg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,11 +84,3 @@ def disturbed(choice: Choice, stragglers: Stragglers, epochs: int, confidence: f
             for index in range(len(stragglers.members))
         ),
     )
-
-
-def compared(
-    one: Choice, others: Sequence[Choice], stragglers: Stragglers, epochs: int, confidence: float = 0.95
-) -> tuple[Difference, ...]:
-    """Each other choice's seconds an epoch less those of ``one``, under the same stragglers. StragglerError."""
-    own = seconds(one, stragglers, epochs)
-    return tuple(paired_difference(own, seconds(other, stragglers, epochs), confidence) for other in others)

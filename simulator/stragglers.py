@@ -86,7 +86,8 @@ class Bursts:
             raise StragglerError(f"the probability of a burst is {self.probability}; it must be at most 1")
 
     def factors(self, key: int, where: NDArray[np.int64], epochs: NDArray[np.int64]) -> F64:
-        begins = epochs[:, None, None] - np.arange(self.epochs)[None, None, :]
+        longest = min(self.epochs, int(epochs.max(initial=0)) + 1)  # none begins before epoch 0
+        begins = epochs[:, None, None] - np.arange(longest)[None, None, :]
         starts = uniform(key, where[None, :, None], begins) < self.probability
         return np.where((starts & (begins >= 0)).any(axis=-1), self.factor, 1.0)
 
@@ -100,7 +101,8 @@ class Recorded:
     def __post_init__(self) -> None:
         if not self.history:
             raise StragglerError("recorded factors must be of one epoch at least")
-        _refuse_below(0.0, history=min(self.history))
+        for factor in self.history:
+            _refuse_below(0.0, history=factor)
 
     def factors(self, key: int, where: NDArray[np.int64], epochs: NDArray[np.int64]) -> F64:
         series = np.array(self.history)[epochs % len(self.history)]
@@ -206,8 +208,10 @@ def parse(text: str, stream: int = 0, read: Callable[[str], str] | None = None) 
 def _place(what: str, text: str) -> int | tuple[int, int]:
     if what == "device":
         return int(text)
-    sender, receiver = text.split("-")
-    return int(sender), int(receiver)
+    sender, receiver = map(int, text.split("-"))
+    if sender == receiver:
+        raise StragglerError(f"a link leads from one rank to another, not from {sender} to itself")
+    return sender, receiver
 
 
 def _model(text: str, read: Callable[[str], str]) -> Model:

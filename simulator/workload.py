@@ -8,6 +8,7 @@ pickles; it is versioned and checked when read. docs/workload.md describes every
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -141,6 +142,10 @@ def _check(workload: Workload, path: Path) -> None:
         raise WorkloadError(f"{path}: ranks is {n!r}; it must be a number >= 1")
     for name in _RANK_ARRAYS:
         _check_seconds(getattr(workload, name), n, f"{path}: {name}")
+    for name in ("weight_gradient_bytes", "weight_gradient_s"):
+        value = getattr(workload, name)
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise WorkloadError(f"{path}: {name} is {value!r}; it must be a finite number >= 0")
     inner = workload.inner
     if inner is not None and (inner.shape != (n,) or inner.dtype.kind not in "iu" or (inner < 0).any()):
         raise WorkloadError(f"{path}: inner must be {n} numbers of nodes")
@@ -148,6 +153,8 @@ def _check(workload: Workload, path: Path) -> None:
         where = f"{path}: layer {exchange.layer} {exchange.direction}"
         if exchange.direction not in ("forward", "backward"):
             raise WorkloadError(f"{where}: the direction must be forward or backward")
+        if not isinstance(exchange.row_entries, int) or exchange.rows.dtype.kind not in "iu":
+            raise WorkloadError(f"{where}: row_entries must be a whole number, and rows counts")
         if exchange.row_entries < 1 or not np.isin(exchange.bits, WIDTHS).all():
             raise WorkloadError(f"{where}: rows have 1 entry at least, of {', '.join(map(str, WIDTHS))} bits")
         if exchange.rows.shape != (n, n) or (exchange.rows < 0).any() or exchange.rows.diagonal().any():
@@ -163,7 +170,7 @@ def _check(workload: Workload, path: Path) -> None:
 
 
 def _check_seconds(seconds: F64, ranks: int, where: str) -> None:
-    if seconds.shape != (ranks,):
-        raise WorkloadError(f"{where} has shape {seconds.shape}, not ({ranks},)")
+    if seconds.shape != (ranks,) or seconds.dtype.kind not in "fiu":
+        raise WorkloadError(f"{where} has shape {seconds.shape} of {seconds.dtype}, not ({ranks},) numbers")
     if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
         raise WorkloadError(f"{where} holds {seconds.min()}; seconds are finite and >= 0")

@@ -285,6 +285,16 @@ def test_a_ledger_reads_the_clock_of_a_device_late():
     assert clock.told == 0
     assert ledger.take_seconds() == {("wait", 1, "forward"): 1.0, ("central", 1, "forward"): 4.0}
     assert ledger.take_seconds() == {}
+    with ledger.stage("central", 1):
+        pass
+    ledger.add_seconds("flight", 1, "forward", 0.5)
+    assert clock.told == 3, "adding waits for nothing"
+    before = ledger.seconds.copy()
+    assert before == {("central", 1, "forward"): 1.0, ("flight", 1, "forward"): 0.5}
+    with ledger.stage("central", 1):
+        pass
+    ledger.seconds = before  # as Trainer.aside: what came in between counts for nothing
+    assert ledger.take_seconds() == {("central", 1, "forward"): 1.0, ("flight", 1, "forward"): 0.5}
 
 
 def test_ranks_without_a_device_are_refused_together(monkeypatch):

@@ -106,12 +106,19 @@ def fake(monkeypatch):
     monkeypatch.setattr(DeviceWay, "check", lambda self: None)  # it reads a value
     monkeypatch.setattr("toolkit.nn.sparse.csr_tensor", Product)
     monkeypatch.setattr("toolkit.nn.attention.csr_tensor", Product)
-    monkeypatch.setattr(torch.Tensor, "numpy", lambda self: np.zeros(self.shape, np.float32))
+    monkeypatch.setattr(torch.Tensor, "numpy", zeros_of_the_host)
     monkeypatch.setattr(torch.nn.Module, "to", moved)
     real = torch.from_numpy
     with FakeTensorMode() as mode:
         monkeypatch.setattr(torch, "from_numpy", lambda array: mode.from_tensor(real(array)))
         yield
+
+
+def zeros_of_the_host(tensor):
+    """Tensor.numpy for fake tensors, which as a GPU's refuses what does not lie on the host."""
+    if tensor.device.type != "cpu":
+        raise TypeError(f"can't convert a tensor of {tensor.device} to numpy")
+    return np.zeros(tensor.shape, np.float32)
 
 
 def moved(module, at, dtype):
@@ -169,3 +176,5 @@ def test_a_training_step_stays_on_the_device(fake, name):
 def test_mixing_would_be_noticed(fake):
     with pytest.raises(RuntimeError, match="same device"):
         torch.zeros(3, device=DEVICE) + torch.zeros(3)
+    with pytest.raises(TypeError, match="numpy"):
+        torch.zeros(3, device=DEVICE).numpy()

@@ -1,9 +1,11 @@
 """Every kernel equals its plain reference, at any shape, thread count and instruction set."""
 
 import ctypes
+import mmap
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +202,59 @@ def _all_kernels(library):
     ]  # fmt: skip
     assert status == [0, 0, 0]
     return b"".join(a.tobytes() for a in (product, mask, out, mean, rstd, back, sums, messages, quantised))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects memory by mprotect")
+def test_quantising_touches_nothing_behind_rows_or_messages():
+    """In a child: the page behind each array can't be read or written, and a child that does so dies."""
+    root = CUDA.parent
+    script = "from tests.test_kernels import there_and_back_before_a_guard as run; run()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr or f"ended by signal {-done.returncode}"
+
+
+def there_and_back_before_a_guard():
+    """Messages of many lengths, masked and whole, at every width, written, placed and added; each array guarded."""
+    rng, size, library = np.random.default_rng(0), ctypes.c_int64, native.library()
+    for width in (1, 7, 15, 16, 17, 31, 33, 63, 65, 100, 130, 257):
+        for kept in {width, (width + 1) // 2}:
+            mask = np.zeros((3, width), np.uint8)
+            for row in mask:
+                row[rng.permutation(width)[:kept]] = 1
+            masks = (None, None) if kept == width else (mask, np.arange(3))
+            for bits in (1, 2, 4, 8, 32):
+                each = library.bitring_code_bytes(size(kept), bits)
+                rows, meta, code = np.arange(3), 4 * np.arange(3), 12 + each * np.arange(3)
+                x = rng.standard_normal((3, width), np.float32)
+                described = [guarded(a) for a in (rows, *masks, np.full(3, bits, np.uint8), meta, code)]
+                wire, out, ranges = (
+                    guarded(a) for a in (np.zeros(12 + 3 * each, np.uint8), x, np.zeros(3, np.float32))
+                )
+                shape, noise, bad = (size(3), size(width), size(kept)), guarded(rows), ctypes.c_int64()
+                status = library.bitring_quantise_f32(
+                    *shape, guarded(x), *described, noise, ctypes.c_uint64(7), wire, ranges, ctypes.byref(bad), 1
+                )
+                assert status == 0
+                for add in (0, 1):
+                    assert library.bitring_dequantise_f32(*shape, wire, *described, size(3), None, add, out, 1) == 0
+
+
+def guarded(array):
+    """A copy that ends where memory that nobody may touch begins; it is never given back."""
+    if array is None:
+        return None
+    page, num_bytes = mmap.PAGESIZE, array.nbytes
+    room = -(-num_bytes // page) * page
+    memory = mmap.mmap(-1, room + page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + room), ctypes.c_size_t(page), 0) == 0
+    place = start + room - num_bytes
+    ctypes.memmove(place, np.ascontiguousarray(array).ctypes.data, num_bytes)
+    _kept.append(memory)
+    return ctypes.c_void_p(place)
+
+
+_kept = []
 
 
 def test_bad_arguments_are_refused_by_code():

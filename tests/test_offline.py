@@ -7,14 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from simulator import machine as machines
 from simulator import workload as workloads
+from simulator.choice import METHODS
+from simulator.cost import PairCosts
 from simulator.epoch import simulate
-from simulator.machine import preset
+from simulator.machine import Host, Machine, preset
+from simulator.maxplus import SEMANTICS
 from tests.simulator.test_epoch import workload
-from toolkit import cli
-from toolkit.commands import sweep
+from toolkit import cli, report
+from toolkit.commands import options, sweep
 from toolkit.errors import UserError
 
 MACHINE = ["--machine", "emulated-4"]
@@ -251,6 +256,9 @@ def test_a_sweep_goes_to_a_file(saved, tmp_path):
         (["simulate", "WORKLOAD", *MACHINE, "--against", "pipelnied"], "did you mean 'pipelined'"),
         (["simulate", "WORKLOAD", *MACHINE, "--against", "bits=5"], "bits are one of"),
         (["simulate", "WORKLOAD", *MACHINE, "--against", "lamb=5"], "is no choice"),
+        (["simulate", "WORKLOAD", *MACHINE, "--against", "lam=0.2"], "lam goes with a policy"),
+        (["simulate", "WORKLOAD", *MACHINE, "--flop-s", "0"], "--flop-s goes with --graph"),
+        (["simulate", "--graph", "digits", "-k", "2", "--flop-s", "0"], "flop_s is 0"),
     ],
 )
 def test_refusals(saved, words, sentence):
@@ -259,6 +267,60 @@ def test_refusals(saved, words, sentence):
     with pytest.raises(UserError) as refused:
         args.run(args)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate"],
+        ["simulate", "--links", "fair"],
+        ["trace"],
+        ["place"],
+        ["tune", "--lambdas", "2"],
+        ["sweep", "--lambdas", "2"],
+    ],
+)
+def test_a_machine_in_two_pieces_is_refused(saved, tmp_path, words):
+    """Unless its costs were measured and it is they that are asked for."""
+    path, hosts = tmp_path / "machine.toml", "".join(f'[[hosts]]\nname = "{name}"\n' for name in "abcd")
+    path.write_text(f'version = 1\nname = "x"\n{hosts}')
+    args = cli.parser().parse_args([words[0], str(saved), "--machine", str(path), *words[1:]])
+    with pytest.raises(UserError, match="there is no path from a/0 to b/0"):
+        args.run(args)
+
+
+def test_measured_costs_need_no_links_unless_links_are_asked_for(saved, tmp_path, capsys):
+    path = tmp_path / "machine.toml"
+    pairs = PairCosts(theta_s_per_byte=np.full((4, 4), 1e-8), gamma_s=np.full((4, 4), 1e-4))
+    machines.write(Machine(name="x", hosts=tuple(Host(name=name) for name in "abcd"), fitted=pairs), path)
+    words = ["simulate", str(saved), "--machine", str(path)]
+    args = cli.parser().parse_args(words)
+    assert args.run(args) == 0
+    args = cli.parser().parse_args([*words, "--links", "fair"])
+    with pytest.raises(UserError, match="give --links apart"):
+        args.run(args)
+
+
+def test_a_sweep_tells_workloads_of_as_many_ranks_apart(saved, tmp_path, capsys):
+    other = tmp_path / "other.npz"
+    workloads.save(workload(4, 1), other)
+    words = ["--lambdas", "2", "--group-sizes", "5", "--bandwidths", "1", "--out", str(tmp_path / "s.jsonl")]
+    args = cli.parser().parse_args(["sweep", str(saved), str(other), *MACHINE, *words])
+    assert args.run(args) == 0
+    shown = capsys.readouterr().out
+    rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    for path in (saved, other):
+        own = [row["epoch_s"] for row in rows if row["workload"] == str(path)]
+        assert len(own) == 8
+        (line,) = [line for line in shown.splitlines() if line.startswith(f"{path} ")]
+        assert report.seconds(min(own)) in line
+
+
+def test_the_parser_knows_what_the_simulator_knows():
+    """Its lists are written out, as help must not wait for numpy."""
+    assert set(options.RINGS) == set(SEMANTICS)
+    assert tuple(METHODS) == options.METHODS
+    assert set(options.SWEPT) == {*sweep.BY_LAMBDA, "fixed", *METHODS} - {"vanilla", "quantised"}
 
 
 @pytest.mark.parametrize(

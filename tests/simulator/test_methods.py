@@ -162,6 +162,7 @@ def test_broadcasts_take_block_after_block():
         row = int(message_bytes(e.row_entries, np.array([32], np.uint8))[0])
         assert step.num_bytes == 3 * int(load.inner.sum()) * row
         assert step.coding_s == 0
+        assert step.hidden_s == pytest.approx(0, abs=1e-12) and step.waiting_s > 0, "nothing overlaps"
 
 
 def test_skipping_saves_what_it_skips():
@@ -236,6 +237,13 @@ def test_assignments_are_spread_over_their_period():
         ("pipelined", ["staleness=two"], "must be a number"),
         ("pipelined", ["staleness=1.5"], "give a whole number"),
         ("pipelined", ["staleness=-1"], "staleness is -1"),
+        ("pipelined", ["staleness=nan"], "must be a number"),
+        ("pipelined", ["staleness=inf"], "must be a number"),
+        ("pipelined", ["staleness=1001"], "give a number <= 1000"),
+        ("skip-broadcast", ["staleness=1001"], "give a number <= 1000"),
+        ("broadcast", ["nodes=-5"], "nodes is -5"),
+        ("gist", ["local=1001"], "give a number <= 1000"),
+        ("quantised", ["assign_s=-5"], "assign_s is -5"),
         ("vanilla", ["bits=2"], "it has none"),
         ("skip-broadcast", ["skip=1"], "share in"),
         ("skip-broadcast", ["skip=0.5", "staleness=2"], "give one"),

@@ -9,8 +9,8 @@ from simulator.choice import METHODS, build, parameters
 from simulator.cost import CostError, PairCosts
 from simulator.epoch import Load, simulate, with_bits
 from simulator.machine import preset
-from simulator.replicas import Choice, Distribution, compared, disturbed, seconds
-from simulator.stragglers import StragglerError, Stragglers, parse
+from simulator.replicas import Choice, Distribution, disturbed, seconds
+from simulator.stragglers import StragglerError, Stragglers, paired_difference, parse
 from simulator.wire import Wire
 from tests.simulator.test_epoch import costs, workload
 
@@ -64,11 +64,12 @@ def test_what_stragglers_cost():
 def test_comparisons_are_paired():
     load, stragglers = workload(), slow("link=lognormal:0.8", "device=lognormal:0.3")
     wide, narrow = choice(load=with_bits(load, 32)), choice(load=with_bits(load, 2))
-    (difference,) = compared(wide, [narrow], stragglers, 100)
+    own = seconds(wide, stragglers, 100)
+    difference = paired_difference(own, seconds(narrow, stragglers, 100))
     assert difference.high < 0, "narrow rows are faster, and 100 paired epochs show it"
     apart = seconds(narrow, dataclasses.replace(stragglers, seed=8), 100) - seconds(wide, stragglers, 100)
     assert difference.high - difference.low < 2 * 1.984 * apart.std(ddof=1) / 10
-    (same,) = compared(wide, [wide], stragglers, 10)
+    same = paired_difference(own, seconds(wide, stragglers, 100))
     assert same.mean == same.low == same.high == 0
 
 

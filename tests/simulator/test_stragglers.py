@@ -87,6 +87,8 @@ def test_bursts_last_as_long_as_they_say():
         edges = np.flatnonzero(np.diff(np.concatenate([[0], slow, [0]])))
         lengths = (edges[1::2] - edges[::2])[:-1]  # the last may run out of the window
         assert (lengths >= 4).all()
+    endless = one("device", Bursts(probability=0.02, epochs=10**9, factor=5.0)).device_factors(100, EPOCHS)
+    assert (np.diff(endless, axis=0) >= 0).all() and set(np.unique(endless)) == {1.0, 5.0}, "it never ends"
     assert (one("device", Bursts(probability=0.0, epochs=3, factor=9.0)).device_factors(3, EPOCHS) == 1).all()
     assert (one("device", Bursts(probability=1.0, epochs=1, factor=9.0)).device_factors(3, EPOCHS) == 9).all()
 
@@ -126,6 +128,7 @@ def test_words(text, what, where, model):
         ("device=lognormal:x", "no straggler"),
         ("device=-1", "factor is -1"),
         ("device=recorded:/nowhere", "can't be read"),
+        ("link:1-1=2", "from 1 to itself"),
     ],
 )
 def test_words_that_are_none(text, sentence):
@@ -167,6 +170,8 @@ def test_the_interval_is_students():
         (lambda: Bursts(probability=1.5, epochs=1, factor=2), "at most 1"),
         (lambda: Bursts(probability=0.5, epochs=0, factor=2), "epochs is 0"),
         (lambda: Recorded(history=()), "one epoch at least"),
+        (lambda: Recorded(history=(1.0, float("inf"), 2.0)), "history is inf"),
+        (lambda: Recorded(history=(1.0, float("nan"))), "history is nan"),
         (lambda: Straggler(what="disk", model=Constant(factor=1)), "not 'disk'"),
         (lambda: Straggler(what="device", model=Constant(factor=1), where=((0, 1),)), "devices are ranks"),
         (lambda: Straggler(what="link", model=Constant(factor=1), where=(0,)), "devices are ranks"),

@@ -2,7 +2,8 @@
 
 What is submitted runs only when somebody waits for it, on the thread that waits: the latest that a real stream
 could. Whoever reads before waiting finds memory that holds no result, and whoever writes to rows that are not
-yet read spoils them; so a missing fence before, or event after, changes bits.
+yet read spoils them; so a missing event changes bits. A missing fence does not, as the compute stream here is never
+behind: ``told`` shows whether it was asked for.
 """
 
 from __future__ import annotations

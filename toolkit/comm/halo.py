@@ -206,7 +206,7 @@ class Crossing:
             self._ways[direction].check()
         if self._trace is not None and self._ranges is not None:
             self._trace(self._step, direction, self._ranges)
-        self._ledger.seconds["flight", self._step.layer, direction] += self._pending.flight_s()
+        self._ledger.add_seconds("flight", self._step.layer, direction, self._pending.flight_s())
         self._pending = self._ranges = None
         return payload
 

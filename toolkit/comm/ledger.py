@@ -40,8 +40,23 @@ class Ledger:
     clock: Clock | None = None
     sent: dict[ByteKey, NDArray[np.int64]] = field(default_factory=dict)
     weight_gradient_bytes: int = 0
-    seconds: defaultdict[StageKey, float] = field(default_factory=lambda: defaultdict(float))
+    _seconds: defaultdict[StageKey, float] = field(default_factory=lambda: defaultdict(float))
     _spans: list[tuple[StageKey, Any, Any]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> defaultdict[StageKey, float]:
+        """Seconds per stage, layer and direction since they were taken; waits for what the clock has not told yet."""
+        if self.clock is not None:
+            for key, begin, end in self._spans:
+                self._seconds[key] += self.clock.between(begin, end)
+            self._spans.clear()
+        return self._seconds
+
+    @seconds.setter
+    def seconds(self, seconds: defaultdict[StageKey, float]) -> None:
+        """Replaces all, what the clock has not told yet too."""
+        self._seconds = seconds
+        self._spans.clear()
 
     def count(self, phase: Phase, layer: int, direction: Direction, bytes_to: Sequence[int]) -> None:
         key = (phase, layer, direction)
@@ -63,16 +78,16 @@ class Ledger:
             return
         begin = time.perf_counter()
         yield
-        self.seconds[name, layer, direction] += time.perf_counter() - begin
+        self._seconds[name, layer, direction] += time.perf_counter() - begin
+
+    def add_seconds(self, name: str, layer: int, direction: Direction, seconds: float) -> None:
+        """Add what somebody else has timed to a stage."""
+        self._seconds[name, layer, direction] += seconds
 
     def take_seconds(self) -> dict[StageKey, float]:
-        """Seconds per stage, layer and direction since the last call."""
-        if self.clock is not None:
-            for key, begin, end in self._spans:
-                self.seconds[key] += self.clock.between(begin, end)
-            self._spans.clear()
+        """The seconds since the last call."""
         taken = dict(self.seconds)
-        self.seconds.clear()
+        self._seconds.clear()
         return taken
 
 

@@ -97,14 +97,20 @@ class MpiWorld:
         return result
 
     def ranks_on_host(self) -> int:
-        from mpi4py import MPI
-
-        return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
+        return self._on_host()[1]
 
     def rank_on_host(self) -> int:
+        return self._on_host()[0]
+
+    def _on_host(self) -> tuple[int, int]:
+        """This rank's number among those of its host, and their count. Collective."""
         from mpi4py import MPI
 
-        return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).rank)
+        together = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        try:
+            return together.rank, together.size
+        finally:
+            together.Free()
 
 
 def on_root(world: World, work: Callable[[], T]) -> T:

@@ -54,7 +54,8 @@ def source(args: argparse.Namespace) -> tuple[Workload, Machine]:
 def refuse_graph_options(args: argparse.Namespace) -> None:
     """What says nothing where a run was recorded."""
     for option in ("ranks", "rates_here", "flop_s", "memory_byte_s"):
-        if getattr(args, option):
+        value = getattr(args, option)
+        if value is not None and value is not False:
             name = "-k" if option == "ranks" else "--" + option.replace("_", "-")
             raise UserError(f"{name} goes with --graph; leave it out where a run was recorded")
     if dotted := [word for word in args.set if "." in word.partition("=")[0]]:
@@ -97,7 +98,7 @@ def made(args: argparse.Namespace, ranks: int) -> tuple[Workload, Machine]:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
     partition = cache.ensure(config, ranks, log.info)
     try:
-        load = counts.workload_of(config, partition, rates, found.pair_costs())
+        load = counts.workload_of(config, partition, rates, costs_of(found))
     except MadeError as error:
         raise UserError(str(error)) from None
     model = config.model
@@ -120,12 +121,13 @@ def _rates(args: argparse.Namespace, found: Machine) -> tuple[Rates, tuple[str, 
         here = measured_rates()
         known[:] = np.array(here)[:, None] / found.ranks
         notes.append(f"rates measured here, a {found.ranks}-th of {here[0]:.3g} flop/s and {here[1]:.3g} B/s")
-    for row, given in enumerate((args.flop_s, args.memory_byte_s)):
-        if given is not None:
-            known[row] = given
-    if (known == 0).any():
+    unknown = known == 0
+    for row, value in enumerate((args.flop_s, args.memory_byte_s)):
+        if value is not None:
+            known[row], unknown[row] = value, False
+    if unknown.any():
         assumed = np.array([[ASSUMED_FLOP_S], [ASSUMED_MEMORY_BYTE_S]])
-        known = np.where(known == 0, assumed, known)
+        known = np.where(unknown, assumed, known)
         notes.append(
             f"compute rates assumed, {ASSUMED_FLOP_S:.0e} flop/s and {ASSUMED_MEMORY_BYTE_S:.0e} B/s of memory: the "
             "machine names none; --flop-s, --memory-byte-s or --rates-here give better ones"
@@ -163,12 +165,22 @@ def uses_links(found: Machine, links: str) -> bool:
     return links == "fair" or (links == "auto" and found.fitted is None)
 
 
+def costs_of(found: Machine) -> PairCosts:
+    """What a message costs between every pair. UserError where two devices have no path."""
+    try:
+        return found.pair_costs()
+    except MachineError as error:
+        raise UserError(str(error)) from None
+
+
 def wire_of(found: Machine, args: argparse.Namespace) -> Wire:
-    return Wire(
-        network=found.topology() if uses_links(found, args.links) else found.pair_costs(),
-        semantics=args.semantics,
-        links="shared" if args.links == "shared" else "apart",
-    )
+    """How messages go, as a command line says. UserError where two devices have no path."""
+    try:
+        network = found.topology() if uses_links(found, args.links) else found.pair_costs()
+    except MachineError as error:
+        remedy = "; or give --links apart: its costs were measured" if found.fitted is not None else ""
+        raise UserError(f"{error}{remedy}") from None
+    return Wire(network=network, semantics=args.semantics, links="shared" if args.links == "shared" else "apart")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +219,8 @@ class Wanted:
             given = {key: _WIDTHS[key](value) for key, value in widths.items()}
         except ValueError:
             raise UserError(f"--against {text!r}: a width is a number, such as bits=8") from None
+        if "policy" not in given and (extra := given.keys() & {"lam", "group_size"}):
+            raise UserError(f"--against {text!r}: {min(extra)} goes with a policy, such as policy=adaptive,lam=0.3")
         if "bits" in given and given["bits"] not in workloads.WIDTHS[1:]:
             raise UserError(f"--against {text!r}: bits are one of {', '.join(map(str, workloads.WIDTHS[1:]))}")
         cleared = dataclasses.replace(self, method=method, words=own, bits=None, policy=None)

@@ -18,14 +18,13 @@ from simulator.made import MadeError, compute_ratios
 from simulator.methods import Epochs, MethodError
 from simulator.replicas import Distribution, Disturbed, disturbed, seconds
 from simulator.stragglers import StragglerError, Stragglers, paired_difference, parse
+from simulator.topology import Topology
 from simulator.tracks import timeline
 from simulator.wire import Wire
 from simulator.workload import Workload, WorkloadError
 from toolkit import report
 from toolkit.commands import simulated
-from toolkit.commands.offline import AS_RECORDED, Chosen, Wanted, chosen, source, wire_of
-from toolkit.commands.offline import read_both as read_both
-from toolkit.commands.offline import uses_links as uses_links
+from toolkit.commands.offline import AS_RECORDED, Chosen, Wanted, chosen, costs_of, source, wire_of
 from toolkit.errors import UserError
 
 PATH_RANKS = 64  # a path is searched among all messages, of which there are N (N - 1) an exchange
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     recorded, found = source(args)
     if args.save:
         _save(recorded, args)
-    costs, wire = found.pair_costs(), wire_of(found, args)
+    costs, wire = costs_of(found), wire_of(found, args)
     wanted = Wanted.of(args)
     one = chosen(recorded, costs, wire, wanted)
     answer = _answer(recorded, found, costs, one, wanted, args)
@@ -60,10 +59,8 @@ def _answer(
     try:
         steady = choice.method.steady(choice.load, choice.wire)
         told, against = _under_stragglers(one, others, args)
-    except (StragglerError, MethodError) as error:
+    except (StragglerError, MethodError, CostError) as error:
         raise UserError(str(error)) from None
-    except CostError as error:
-        raise UserError(f"{error}; give --links apart or shared") from None
     return Answer(
         graph=recorded.graph,
         ranks=recorded.ranks,
@@ -113,6 +110,8 @@ def _under_stragglers(
     if args.epochs < 2:
         raise UserError(f"--epochs is {args.epochs}; a distribution needs 2 at least")
     members = tuple(parse(text, stream=number) for number, text in enumerate(args.straggler))
+    if isinstance(one.choice.wire.network, Topology) and any(member.what == "link" for member in members):
+        raise UserError("a slow link needs links of pairs, and here messages share links; give --links apart or shared")
     slow = Stragglers(seed=args.seed, members=members)
     own = seconds(one.choice, slow, args.epochs) if others else np.empty(0)
     found = []

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulator.choice import METHODS, build, parameters
-from simulator.cost import CostError
+from simulator.cost import CostError, PairCosts
 from simulator.epoch import Load, simulate, variance_bound, with_bits
 from simulator.machine import Machine
 from simulator.methods import MethodError
@@ -26,7 +26,7 @@ from simulator.timeline import TimelineError
 from simulator.wire import Wire
 from simulator.workload import Workload
 from toolkit import report
-from toolkit.commands.offline import made, read_both, refuse_graph_options
+from toolkit.commands.offline import costs_of, made, read_both, refuse_graph_options
 from toolkit.errors import UserError
 
 FIXED = (1, 2, 4, 8, 16, 32)
@@ -38,8 +38,10 @@ Row = dict[str, Any]
 class Case:
     """One workload on one machine, and what its channels may send by method and group size."""
 
+    name: str
     workload: Workload
     machine: Machine
+    costs: PairCosts
     lists: dict[str, list[Lists]]
 
 
@@ -55,24 +57,25 @@ def run(args: argparse.Namespace) -> int:
     sources = _sources(args)
     rows: list[Row] = []
     try:
-        cases = [_case(workload, machine, args) for workload, machine in sources]
+        cases = [_case(*one, args) for one in sources]
         total = len(cases) * len(args.bandwidths) * len(args.semantics)
         for found in _shown(_grid(cases, args), total):
             rows += found
+    except (ProblemError, MethodError, CostError) as error:
+        raise UserError(str(error)) from None
+    try:
         write(Path(args.out), rows)
         if args.picture:
-            workload, machine = sources[0]
-            fronts(Path(args.picture), rows, f"{workload.graph}, {workload.ranks} ranks, {machine.name}")
-    except (ProblemError, TimelineError, MethodError, CostError) as error:
-        raise UserError(str(error)) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"can't write the sweep: {error}; name other files with --out and --picture") from None
+            fronts(Path(args.picture), rows, ", ".join(dict.fromkeys(case.machine.name for case in cases)))
+    except (OSError, ValueError) as error:  # an unknown kind of picture is a ValueError of matplotlib
+        told = f"can't write the sweep: {error}; name other files with --out and --picture"
+        raise UserError(str(error) if isinstance(error, TimelineError) else told) from None
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    best = [_fastest(rows, ranks, factor) for ranks, factor in _networks(rows)]
+    best = [_fastest(here) for here in _networks(rows)]
     print(f"{len(rows):,} epochs simulated; {args.out}" + (f", {args.picture}" if args.picture else ""))
-    print(report.table(best, ["ranks", "bandwidth x", "fastest", "epoch", "float32", "gain", "variance"]))
+    print(report.table(best, ["workload", "ranks", "bandwidth x", "fastest", "epoch", "float32", "gain", "variance"]))
     return 0
 
 
@@ -81,22 +84,24 @@ def _words(args: argparse.Namespace) -> list[str]:
     return [word for word in args.set if "." not in word.partition("=")[0]]
 
 
-def _sources(args: argparse.Namespace) -> list[tuple[Workload, Machine]]:
+def _sources(args: argparse.Namespace) -> list[tuple[str, Workload, Machine]]:
     if args.graph is None:
         refuse_graph_options(args)
         if not args.workload or args.machine is None:
             raise UserError("give WORKLOAD and --machine, or --graph and -k for workloads without a run")
-        return [read_both(Path(path), args.machine) for path in args.workload]
+        return [(path, *read_both(Path(path), args.machine)) for path in args.workload]
     if args.workload or not args.ranks:
         raise UserError("--graph goes with -k, over how many ranks, and without WORKLOAD")
-    return [made(args, ranks) for ranks in args.ranks]
+    return [(args.graph, *made(args, ranks)) for ranks in args.ranks]
 
 
-def _case(workload: Workload, machine: Machine, args: argparse.Namespace) -> Case:
+def _case(name: str, workload: Workload, machine: Machine, args: argparse.Namespace) -> Case:
     wanted = [method for method in BY_LAMBDA if method in args.methods]
     return Case(
+        name=name,
         workload=workload,
         machine=machine,
+        costs=costs_of(machine),
         lists={
             method: [lists(workload, size, at_once=BY_LAMBDA[method]) for size in args.group_sizes] for method in wanted
         },
@@ -108,8 +113,7 @@ def _grid(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[list[Row]
     lambdas = np.linspace(0, 1, args.lambdas).tolist()
     words = _words(args)
     for case, factor, semantics in itertools.product(cases, args.bandwidths, args.semantics):
-        costs = case.machine.pair_costs().at_bandwidth(factor)
-        wire = Wire(network=costs, semantics=semantics, links=args.links)
+        wire = Wire(network=case.costs.at_bandwidth(factor), semantics=semantics, links=args.links)
         points: list[SweepPoint] = []
         for method, found in case.lists.items():
             chosen = [p for one in found for p in adaptive(case.workload, one, wire, lambdas, method)]
@@ -117,8 +121,8 @@ def _grid(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[list[Row]
         for method in args.methods:
             points += _fixed(case.workload, wire) if method == "fixed" else []
             points += [_other(case.workload, wire, method, words)] if method in METHODS else []
-        about = {"graph": case.workload.graph, "ranks": case.workload.ranks, "machine": case.machine.name}
-        about |= {"bandwidth_factor": factor, "semantics": semantics, "links": args.links}
+        about = {"workload": case.name, "graph": case.workload.graph, "ranks": case.workload.ranks}
+        about |= {"machine": case.machine.name, "bandwidth_factor": factor, "semantics": semantics, "links": args.links}
         yield [about | _plain(point) for point in points]
 
 
@@ -205,20 +209,24 @@ def _shown(grid: Iterator[list[Row]], total: int) -> Iterator[list[Row]]:
     return bar
 
 
-def _networks(rows: Sequence[Row]) -> list[tuple[int, float]]:
-    return list(dict.fromkeys((row["ranks"], row["bandwidth_factor"]) for row in rows))
+def _networks(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each workload and bandwidth."""
+    found: dict[tuple[str, int, float], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["workload"], row["ranks"], row["bandwidth_factor"]), []).append(row)
+    return list(found.values())
 
 
-def _fastest(rows: Sequence[Row], ranks: int, factor: float) -> list[str]:
-    here = [row for row in rows if (row["ranks"], row["bandwidth_factor"]) == (ranks, factor)]
+def _fastest(here: Sequence[Row]) -> list[str]:
     best = min(here, key=lambda row: (row["epoch_s"], row["variance_bound"]))
     plain = min((row["epoch_s"] for row in here if row["method"] == "fixed 32"), default=None)
     name = best["method"]
     if best["lambda"] is not None:
         name += f", lambda {best['lambda']:.2f}, group {best['group_size']}"
     return [
-        str(ranks),
-        f"{factor:g}",
+        best["workload"],
+        str(best["ranks"]),
+        f"{best['bandwidth_factor']:g}",
         f"{name} ({best['semantics']})",
         report.seconds(best["epoch_s"]),
         "-" if plain is None else report.seconds(plain),

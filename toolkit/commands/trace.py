@@ -10,14 +10,14 @@ from simulator import timeline
 from simulator.timeline import TimelineError
 from simulator.tracks import timeline as timeline_of
 from toolkit import report
-from toolkit.commands.offline import Wanted, chosen, source, wire_of
+from toolkit.commands.offline import Wanted, chosen, costs_of, source, wire_of
 from toolkit.errors import UserError
 
 
 def run(args: argparse.Namespace) -> int:
     recorded, found = source(args)
     wire, wanted = wire_of(found, args), Wanted.of(args)
-    one = chosen(recorded, found.pair_costs(), wire, wanted)
+    one = chosen(recorded, costs_of(found), wire, wanted)
     spans, messages = timeline_of(
         one.workload, wire.network, semantics=wire.semantics, links=wire.links, overlap=wanted.overlap
     )

@@ -69,6 +69,7 @@ def _train(
     world: World, config: configs.Config, args: argparse.Namespace, path: Path, stack: contextlib.ExitStack
 ) -> int:
     from simulator import workload as workloads
+    from toolkit.train.adaptive import Adaptive
     from toolkit.train.keeper import Keeper
     from toolkit.train.loop import SeedResult, train_seed
     from toolkit.train.prices import described
@@ -77,7 +78,7 @@ def _train(
     from toolkit.train.state import Identity
     from toolkit.train.summary import describe, summarise
     from toolkit.train.traced import record_workload
-    from toolkit.train.trainer import Trainer, make_transport
+    from toolkit.train.trainer import make_transport
 
     folder: RunFolder | None = None
     start: State | None = None
@@ -110,10 +111,10 @@ def _train(
     keeper = Keeper(world, identity, folder, seeds, start)
     stack.enter_context(keeper.requests)
     results = [SeedResult.of_plain(plain) for plain in keeper.results]
-    before: Trainer | None = None
+    before: Adaptive | None = None  # the costs that it measured serve every seed
     for seed in range(config.run.seed + len(results), config.run.seed + seeds):
         trained = train_seed(part, config, world, transport, seed, folder, keeper, before)
-        before = trained.trainer
+        before = trained.trainer.adaptive
         results.append(trained.result)
         keeper.results.append(dataclasses.asdict(trained.result))
         sent = world.gather(trained.trainer.ledger.sent)

@@ -12,16 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from simulator.assignment import Point, knee, tune
-from simulator.cost import PairCosts
-from simulator.epoch import Links, simulate, variance_bound, with_bits
+from simulator.epoch import simulate, variance_bound, with_bits
 from simulator.machine import Machine
 from simulator.policy import ProblemError, SolverError
-from simulator.topology import Topology
 from simulator.tuning import Period, Rule, TuningError, hidden_s, periods, pick, shortest
 from simulator.workload import Workload
 from toolkit import config as configs
 from toolkit import report
-from toolkit.commands.offline import read_both, uses_links
+from toolkit.commands.offline import costs_of, read_both, wire_of
 from toolkit.errors import UserError
 
 HEADER = [
@@ -80,7 +78,7 @@ def rule_of(args: argparse.Namespace) -> tuple[Rule, float]:
 
 
 def policy_of(args: argparse.Namespace) -> str:
-    """``auto`` as training takes it (simulator/assignment.py): what is right for how the ring goes."""
+    """``auto``: what is right for how the ring goes; in training ``auto`` simulates the ring (assignment.choose)."""
     if args.policy != "auto":
         return str(args.policy)
     return "posted" if args.semantics == "posted" else "adaptive"
@@ -88,16 +86,16 @@ def policy_of(args: argparse.Namespace) -> str:
 
 def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) -> Tuned:
     """The grid, evaluated, and the choice of the rule."""
-    costs, policy = found.pair_costs(), policy_of(args)
+    costs, wire, policy = costs_of(found), wire_of(found, args), policy_of(args)
     try:
         points = tune(
             recorded,
             costs,
-            _network(found, costs, args),
+            wire.network,
             lambdas=np.linspace(0, 1, args.lambdas).tolist(),
             group_sizes=args.group_sizes,
-            semantics=args.semantics,
-            links=_links(args),
+            semantics=wire.semantics,
+            links=wire.links,
             at_once=policy == "posted",
             hidden_s=hidden_s(recorded),
         )
@@ -106,14 +104,6 @@ def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) 
         raise UserError(str(error)) from None
     each = [periods(recorded, costs, point, args.periods, args.lead) for point in points]
     return Tuned(points=points, periods=each, best=best, policy=policy)
-
-
-def _network(found: Machine, costs: PairCosts, args: argparse.Namespace) -> PairCosts | Topology:
-    return found.topology() if uses_links(found, args.links) else costs
-
-
-def _links(args: argparse.Namespace) -> Links:
-    return "shared" if args.links == "shared" else "apart"
 
 
 def chosen_config(base: configs.Config, point: Point, period: int, policy: str, lead: int) -> configs.Config:
@@ -152,10 +142,10 @@ def describe(tuned: Tuned, recorded: Workload, found: Machine, args: argparse.Na
     """The front, fixed widths beside it, and what was chosen."""
     paired = sorted(zip(tuned.points, tuned.periods, strict=True), key=lambda both: both[0].epoch.epoch_s)
     rows = [_row(point, shortest(each), tuned.best) for point, each in paired if point.on_front or point is tuned.best]
-    network = _network(found, found.pair_costs(), args)
+    wire = wire_of(found, args)
     for bits in (2, 4, 8, 32):
         fixed = with_bits(recorded, bits)
-        epoch = simulate(fixed, network, semantics=args.semantics, links=_links(args))
+        epoch = simulate(fixed, wire.network, semantics=wire.semantics, links=wire.links)
         seconds, waited, sent = report.seconds(epoch.epoch_s), report.seconds(epoch.waiting_s), epoch.num_bytes
         rows.append(
             ["", f"fixed {bits}", "-", "-", seconds, "-", waited, report.num_bytes(sent), str(bits),

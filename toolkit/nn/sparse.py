@@ -14,9 +14,6 @@ from torch import Tensor
 
 from toolkit import native
 from toolkit.comm.ledger import Ledger
-from toolkit.graph.coefficients import gcn_coefficients as gcn_coefficients
-from toolkit.graph.coefficients import mean_coefficients as mean_coefficients
-from toolkit.graph.coefficients import one_loop_each as one_loop_each
 
 CPU = torch.device("cpu")
 

@@ -22,13 +22,14 @@ from toolkit.comm.transport import Transport
 from toolkit.comm.way import DeviceWay, HostWay, Way
 from toolkit.comm.widths import UNTOUCHED, Widths
 from toolkit.errors import UserError
+from toolkit.graph.coefficients import gcn_coefficients, mean_coefficients, one_loop_each
 from toolkit.graph.data import Features
 from toolkit.graph.part import Part
 from toolkit.nn.attention import Edges
 from toolkit.nn.features import Rows, SparseRows, stays_sparse
 from toolkit.nn.model import Network
 from toolkit.nn.passage import Crossed, Held, Passage, Source, aggregate_once
-from toolkit.nn.sparse import CPU, SparseMatrix, gcn_coefficients, mean_coefficients, one_loop_each
+from toolkit.nn.sparse import CPU, SparseMatrix
 from toolkit.plan import LayerShape, LayerStep, PassKind, Plan
 
 

@@ -156,11 +156,11 @@ def train_seed(
     seed: int,
     folder: RunFolder | None,
     keeper: Keeper | None = None,
-    before: Trainer | None = None,
+    before: Adaptive | None = None,
 ) -> Trained:
     """Train from one seed, or go on from the keeper's state. Every rank calls it; rank 0 has the folder.
 
-    ``before``: the trainer of an earlier seed, whose measured costs of the network serve here too.
+    ``before``: the adaptive widths of an earlier seed, whose measured costs of the network serve here too.
     Raises process.Stopped, on every rank after the same epoch, when a signal has asked the keeper to stop.
     """
     if config.train.patience and part.num_val == 0:
@@ -168,7 +168,7 @@ def train_seed(
     trainer = Trainer(part, config, world, transport, seed)
     run = _begin(trainer, world, seed, keeper)
     if trainer.adaptive is not None:
-        trainer.adaptive.prepare(trainer, None if before is None else before.adaptive)
+        trainer.adaptive.prepare(trainer, before)
     for epoch in progress(range(run.epochs, 0 if run.ended else config.train.epochs), world, f"seed {seed}"):
         position.begin_epoch(epoch)
         trainer.ledger.take_seconds()

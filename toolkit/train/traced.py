@@ -16,9 +16,8 @@ from toolkit.comm.codec import Plain
 from toolkit.comm.layout import Layout
 from toolkit.comm.ledger import Direction, StageKey
 from toolkit.comm.world import World
-from toolkit.graph.coefficients import alpha_squared as alpha_squared
+from toolkit.graph.coefficients import alpha_squared, gcn_coefficients, mean_coefficients
 from toolkit.graph.part import Part
-from toolkit.nn.sparse import gcn_coefficients, mean_coefficients
 from toolkit.plan import LayerStep
 from toolkit.train.attended import AttentionRecorder
 
