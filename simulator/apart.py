@@ -12,6 +12,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from simulator.policy import ProblemError, SolverError
 from simulator.workload import Workload
 
 OF_RANKS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HOROVOD_")  # who has these is taken for a rank of the job
+SOLVER = ["-P", "-m", "simulator.apart"]
+PATIENCE_S = 300.0
 NICE = 5  # where no core is free, training goes first
 Told = tuple[str, Any]
 
@@ -34,14 +38,24 @@ def builds_programs(policy: str, semantics: Semantics) -> bool:
 
 
 def assign_apart(workload: Workload, costs: PairCosts, policy: str, **choices: Any) -> Assigned:
-    """As ``assign_workload``, in a process of its own: the same answer, the same errors."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "simulator.apart"],
-        input=pickle.dumps((workload, costs, policy, choices)),
-        capture_output=True,
-        env=_environment(),
-        check=False,
-    )
+    """As ``assign_workload``, in a process of its own: the same answer, the same errors.
+
+    Where a signal ends that process, the caller's own does its work. SolverError after ``PATIENCE_S``.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, *SOLVER],
+            input=pickle.dumps((workload, costs, policy, choices)),
+            capture_output=True,
+            env=_environment(),
+            start_new_session=True,  # what ends our group has us to end, in order
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SolverError(f"the solver has not answered for {PATIENCE_S:g} s; take policy exact or hull") from None
+    if done.returncode < 0:
+        return assign_workload(workload, costs, policy, **choices)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         last = said[-1] if said else "it said nothing"
@@ -69,9 +83,17 @@ def _answer(request: bytes) -> Told:
         return type(error).__name__, str(error)
 
 
+def _end_with(parent: int) -> None:
+    """Nobody waits for an answer when the caller is gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> None:
     """Answer one request: from stdin to stdout. What a solver prints goes to stderr."""
     os.nice(NICE)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         out.write(pickle.dumps(_answer(sys.stdin.buffer.read())))

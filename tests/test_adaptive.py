@@ -355,8 +355,67 @@ def test_a_checkpoint_of_an_older_bitring_is_refused(wires):
         run_ranks(RANKS, lambda w, t: trainer_of(w, t, adaptive(wires)).adaptive.take(old, {}))
 
 
+def test_a_signal_ends_the_wait_for_a_late_solver_and_nothing_is_lost(wires, monkeypatch):
+    """The epoch ends without the switch; whoever goes on from there switches first: the same bits."""
+    method, solve, let_go = adaptive(wires, lead=1, period=4), assigner.solve, threading.Event()
+    plain = run_ranks(RANKS, lambda w, t: train(w, t, method, epochs=7))[0]
+
+    def stuck(request, method):
+        assert let_go.wait(20)
+        return solve(request, method)
+
+    def work(world, transport):
+        trainer = trainer_of(world, transport, method)
+        trainer.adaptive.stop_asked = lambda: True
+        for epoch in range(5):
+            trainer.step(epoch)
+        assert trainer.adaptive.pending is not None and trainer.adaptive.number == 0
+        let_go.set()
+        state, tensors = world.broadcast(trainer.adaptive.to_state())
+        again = trainer_of(world, transport, method)
+        again.network.load_state_dict(trainer.network.state_dict())
+        again.optimizer.load_state_dict(copy.deepcopy(trainer.optimizer.state_dict()))
+        again.adaptive.take(json.loads(json.dumps(state)), tensors)
+        for epoch in range(5, 7):
+            again.step(epoch)
+        return parameter_copies(again.parameters), again.adaptive.number
+
+    monkeypatch.setattr("toolkit.train.adaptive.solve", stuck)
+    weights, number = run_ranks(RANKS, work)[0]
+    assert number == 1
+    assert all(torch.equal(a, b) for a, b in zip(plain[0], weights, strict=True))
+
+
+@pytest.mark.parametrize("damage", ["number", "spent", "rows", "short"])
+def test_a_damaged_state_is_refused(wires, damage):
+    def work(world, transport):
+        trainer = trainer_of(world, transport, adaptive(wires))
+        for epoch in range(3):
+            trainer.step(epoch)
+        plain, tensors = (dict(part) for part in world.broadcast(trainer.adaptive.to_state()))
+        if damage in plain:
+            del plain[damage]
+        elif damage == "rows":
+            del tensors["widths/1/forward/rows"]
+        else:
+            tensors["widths/1/forward/bits"] = tensors["widths/1/forward/bits"][1:]
+        with pytest.raises(UserError, match="adaptive widths are damaged"):
+            trainer_of(world, transport, adaptive(wires)).adaptive.take(plain, tensors)
+
+    run_ranks(RANKS, work)
+
+
+def test_training_that_ends_before_a_choice_says_so(wires, caplog):
+    caplog.set_level("INFO", logger="bitring")
+    run_ranks(RANKS, lambda w, t: train(w, t, adaptive(wires, period=150, lead=60), epochs=1))
+    assert "training ends before the first choice of widths, after epoch 210" in caplog.text
+
+
 def test_widths_go_with_the_codec():
     with pytest.raises(UserError, match="widths go with codec quantised"):
         configs.Method(widths="adaptive")
+    for unused in ({"codec": "float32"}, {"codec": "quantised", "widths": "adaptive"}):
+        with pytest.raises(UserError, match=r"method.bits is 2, which codec \w+ with widths \w+ does not use"):
+            configs.Method(bits=2, **unused)
     with pytest.raises(UserError, match=r"method.lam is 1.5"):
         configs.Method(lam=1.5)

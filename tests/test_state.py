@@ -30,6 +30,7 @@ TENSORS = {
     "a/weight": torch.arange(6, dtype=torch.float32).reshape(2, 3),
     "step": torch.tensor(3.0, dtype=torch.float64),
     "none": torch.empty(0, 4),
+    "nothing": torch.from_numpy(np.zeros(0)),  # its stride is 0
     "flags": torch.tensor([True, False, True]),
     "half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
     "sent": torch.tensor([[2**40, -1]], dtype=torch.int64),

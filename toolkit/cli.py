@@ -202,7 +202,7 @@ def _add_offline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         nargs="+",
         default=["alike", "unequal", "capped"],
         metavar="NAME",
-        help="pairs alike, pairs unequal, one host's NIC capped (default: all three)",
+        help="alike (pairs at 100 Mbit/s), unequal (50 to 200), capped (one NIC at 150) (default: all three)",
     )
     validate.add_argument(
         "--graphs", nargs="+", default=["coauthor_physics"], metavar="NAME", help="(default coauthor_physics)"

@@ -26,6 +26,7 @@ def _require(condition: bool, sentence: str) -> None:
 
 
 LARGEST = 2**62  # what 64-bit arithmetic takes with room to spare
+UNSAID_BITS = 4  # method.bits where nobody says otherwise
 WIDEST = 2**20  # entries of a row
 
 
@@ -213,7 +214,7 @@ class Method:
     lam: float = _f(0.5, "adaptive widths: 0: least time, 1: least variance")
     group_size: int = _f(100, "adaptive widths: messages of a channel that share a width")
     machine: str = _f("", "adaptive widths: a machine.toml or a preset; empty: the network is measured")
-    bits: Literal[1, 2, 4, 8, 32] = _f(4, "bits of an entry (codec quantised, widths fixed); 32: unquantised")
+    bits: Literal[1, 2, 4, 8, 32] = _f(UNSAID_BITS, "bits of an entry (codec quantised, widths fixed); 32: unquantised")
     drift: float = _f(
         0.25, "adaptive widths: measure the network anew when exchanges take this share longer or shorter; 0: never"
     )
@@ -242,6 +243,11 @@ class Method:
         _require(
             self.widths == "fixed" or self.codec == "quantised",
             f"method.widths is {self.widths} and method.codec is {self.codec}; widths go with codec quantised",
+        )
+        _require(
+            self.bits == UNSAID_BITS or (self.codec == "quantised" and self.widths == "fixed"),
+            f"method.bits is {self.bits}, which codec {self.codec} with widths {self.widths} does not use; "
+            'it goes with codec quantised and widths fixed (method.name = "fixed")',
         )
         _require(
             not self.quantise_all or (self.codec == "quantised" and self.plan == "paper"),
@@ -431,7 +437,12 @@ def _checked(value: Any, hint: Any, name: str, source: str) -> Any:
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         if value not in choices or type(value) is not type(choices[0]):  # true is 1 to Python
-            raise UserError(f"{source}: {name} is {value!r}; {nearest(str(value), map(str, choices))}")
+            known = (
+                nearest(value, map(str, choices))
+                if isinstance(value, str)
+                else f"known: {', '.join(map(str, choices))}"
+            )
+            raise UserError(f"{source}: {name} is {value!r}; {known}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -40,11 +40,12 @@ _CHILD_ROWS = {
     "highs": ("a faster solver than GLPK for the same", "pip install highspy"),
     "scikit-learn": ("the digits data set", _SETUP),
     "torch-geometric": ("tests compare with it", "pip install -r requirements-dev.txt"),
+    "kernels": ("compiled loops of the CPU; without them plain torch, several times slower", "make kernels"),
     "cuda device": ("train.device = 'cuda'", "an NVIDIA GPU with its driver, and a torch built for CUDA"),
 }
 # one process each: the first imports torch, which takes longest
 _PROBES = (
-    ("torch", "cuda device", "horovod"),
+    ("torch", "kernels", "cuda device", "horovod"),
     ("numpy", "scipy", "pymetis", "pyomo", "highs", "scikit-learn", "torch-geometric"),
     ("mpi4py",),
 )
@@ -61,7 +62,8 @@ _PROGRAMS = {
 }
 _ORDER = (
     "Python", "numpy", "scipy", "torch", "pymetis", "mpirun", "mpi4py", "horovodrun", "horovod", "pyomo", "glpsol",
-    "highs", "scikit-learn", "torch-geometric", "tensorboard", "g++", "nvcc", "cuda device", "cores", "memory",
+    "highs", "scikit-learn", "torch-geometric", "tensorboard", "g++", "kernels", "nvcc", "cuda device", "cores",
+    "memory",
 )  # fmt: skip
 
 

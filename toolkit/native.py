@@ -25,13 +25,18 @@ BUILT = Path(__file__).resolve().parent.parent / "cuda" / "build" / "libbitring.
 BUILT_FOR_DEVICES = BUILT.with_name("libbitring_cuda.so")
 
 
+def library_path() -> str:
+    """Where the kernels are looked for, or "off"."""
+    return os.environ.get("BITRING_KERNELS", str(BUILT))
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The kernels, or None: not built (`make kernels`), switched off (BITRING_KERNELS=off), or of another version.
 
     torch is imported before: its OpenMP run time is then ours too, and the two share their threads.
     """
-    path = os.environ.get("BITRING_KERNELS", str(BUILT))
+    path = library_path()
     if path == "off" or not Path(path).is_file():
         return None
     try:

@@ -150,6 +150,14 @@ def _cuda_device() -> str:
     return f"{torch.cuda.get_device_name(0)}, {torch.cuda.device_count()} in all; kernels {kernels}"
 
 
+def _kernels() -> str:
+    from toolkit import native
+
+    if native.library() is None:
+        raise ModuleNotFoundError("not built")
+    return "built" if str(native.BUILT) == native.library_path() else native.library_path()
+
+
 def _horovod() -> str:
     import horovod
     import horovod.torch as hvd
@@ -201,6 +209,7 @@ TASKS: dict[str, Callable[[], str]] = {
     "numpy": _importing("numpy"),
     "scipy": _importing("scipy"),
     "torch": _torch,
+    "kernels": _kernels,
     "cuda device": _cuda_device,
     "horovod": _horovod,
     "mpi4py": _mpi4py,

@@ -73,12 +73,14 @@ class Lab:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Lab]:
-        """Up in a with block."""
-        self.up()
+        """Up in a with block. SIGTERM ends the block, and takes the network down."""
+        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         try:
+            self.up()
             yield self
         finally:
             down()
+            signal.signal(signal.SIGTERM, before)
 
     def up(self) -> None:
         """Make the hosts and the wires; takes down what stood before."""

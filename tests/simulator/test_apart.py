@@ -31,6 +31,21 @@ def test_the_same_refusals(monkeypatch):
         assign_apart(workload(2), costs(2), "adaptive")
 
 
+def test_a_killed_process_costs_nothing_but_time(monkeypatch):
+    load, network = workload(3), costs(3)
+    here = assign_workload(load, network, "adaptive", lam=0.4)
+    monkeypatch.setattr(apart, "SOLVER", ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+    killed = assign_apart(load, network, "adaptive", lam=0.4)
+    assert killed.variance == here.variance
+
+
+def test_a_stopped_process_holds_nobody_up_for_ever(monkeypatch):
+    monkeypatch.setattr(apart, "SOLVER", ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
+    monkeypatch.setattr(apart, "PATIENCE_S", 0.5)
+    with pytest.raises(SolverError, match=r"has not answered for 0.5 s; take policy exact or hull"):
+        assign_apart(workload(2), costs(2), "adaptive")
+
+
 def test_its_process_is_no_rank(monkeypatch):
     """Signals that go to the ranks of a job don't reach it, and it starts no MPI."""
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")

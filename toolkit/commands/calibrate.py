@@ -19,6 +19,7 @@ from toolkit.errors import UserError
 from toolkit.graph import cache
 from toolkit.traffic import flows
 
+MOST_MBIT = 1e6  # a terabit a second: messages of the measured sizes cost the same
 WIDEST_TABLE = 8  # ranks
 
 
@@ -76,15 +77,20 @@ def describe(fits: dict[tuple[int, int], Fit], n: int, out: Path) -> str:
         mbit = 8e-6 / costs.theta_s_per_byte
     lines = [
         f"{n * (n - 1)} pairs, {report.num_bytes(costs.low_bytes)} to {report.num_bytes(costs.high_bytes)} a message",
-        f"bandwidth {mbit[apart].min():,.0f} to {mbit[apart].max():,.0f} Mbit/s, latency "
+        f"bandwidth {_mbit(mbit[apart].min())} to {_mbit(mbit[apart].max())} Mbit/s, latency "
         f"{report.seconds(costs.gamma_s[apart].min())} to {report.seconds(costs.gamma_s[apart].max())}, "
         f"lines miss the measurements by {residual:.1%} at most (median of a pair)",
     ]
     if n <= WIDEST_TABLE:
-        body = [[str(s), *("." if s == r else f"{mbit[s, r]:,.0f}" for r in range(n))] for s in range(n)]
+        body = [[str(s), *("." if s == r else _mbit(mbit[s, r]) for r in range(n))] for s in range(n)]
         lines += [
             "",
             "Mbit/s, from the rank on the left to the rank above:",
             report.table(body, ["", *map(str, range(n))]),
         ]
     return "\n".join([*lines, *notes, str(out)])
+
+
+def _mbit(value: float) -> str:
+    """A line may rise so little that its slope is noise: its messages cost their latency."""
+    return f"{value:,.0f}" if value < MOST_MBIT else "beyond measuring"

@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bitring")
 FIRST_BITS = 8
+WAIT_S = 0.1  # between looks for a signal
 WATCHED = ("flight", "central")
 _ARRAYS = ("rows", "range_squared", "alpha_squared", "flight_s", "central_s")  # of an exchange, in a checkpoint
 Line = tuple[str, dict[str, Any]]
@@ -81,6 +83,7 @@ class Adaptive:
         self.agreed: dict[RowKey, Agreed] = {}
         self.prices: Prices | None = None  # at rank 0
         self.pending: Pending | None = None
+        self.stop_asked: Callable[[], bool] = lambda: False  # whether a signal has reached this rank
         self._lines: list[Line] = []  # for the record, at rank 0
         self.spent = Spent()
         self._priced = False
@@ -117,6 +120,12 @@ class Adaptive:
         """Once, before the first epoch: the costs (those of an earlier seed, if there was one) and all lists."""
         if self._ready or self._world.size == 1:
             return
+        first_switch = self._method.period + min(self._method.lead, self._method.period)
+        if trainer.config.train.epochs <= first_switch:
+            log.info(
+                "training ends before the first choice of widths, after epoch %d: every message is of %d bits; "
+                "method.period and method.lead make it sooner", first_switch, FIRST_BITS,
+            )  # fmt: skip
         if before is not None and before._priced and not self._priced:
             self.prices, self._priced = before.prices, True
         if not self._priced:
@@ -133,6 +142,8 @@ class Adaptive:
         if self._world.size == 1:
             return
         self.prepare(trainer)
+        if self.pending is not None and epoch > self.pending.switch:
+            self._switch()
         self._listen(trainer, on=self._is_last(epoch))
         self._before = dict(trainer.ledger.seconds)
 
@@ -207,11 +218,16 @@ class Adaptive:
         pending, begin = self.pending, time.perf_counter()
         assert pending is not None
 
-        def result() -> Solved:
+        def result() -> Solved | None:
             assert pending.solving is not None
+            while not pending.solving.is_done(WAIT_S):
+                if self.stop_asked():
+                    return None
             return pending.solving.result()
 
         solved = on_root(self._world, result)
+        if solved is None:  # a signal ends training after this epoch: the switch comes when it goes on
+            return
         self.agreed, self.pending = solved.agreed, None
         self.number += 1
         waited = time.perf_counter() - begin
@@ -335,6 +351,12 @@ class Adaptive:
             return
         if "prices" not in plain:
             raise UserError("the checkpoint has adaptive widths of an older bitring; continue with that one")
+        try:
+            self._take(plain, tensors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"the checkpoint's adaptive widths are damaged ({error}); go on from another one") from None
+
+    def _take(self, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self.number, self.spent, self._priced = int(plain["number"]), Spent(**plain["spent"]), True
         self.prices = Prices.of_plain(plain["prices"]) if self._world.rank == 0 else None
@@ -345,6 +367,9 @@ class Adaptive:
             )
             for layer, way in keys
         }
+        for key, agreed in self.agreed.items():
+            if agreed.rows.shape != (self._world.size,) * 2 or agreed.bits.shape != (agreed.rows.sum(),):
+                raise ValueError(f"{agreed.bits.size} widths for {agreed.rows.sum()} messages of layer {key[0]}")
         self.pending = None
         if plain["switch"] is not None:
             self.pending = Pending(switch=int(plain["switch"]))

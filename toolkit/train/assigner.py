@@ -134,6 +134,13 @@ class Beside(Generic[T]):
             self._thread = threading.Thread(target=self._run, name="assignment", daemon=True)
             self._thread.start()
 
+    def is_done(self, wait_s: float) -> bool:
+        """Whether it has ended, after waiting so long at most."""
+        self.start()
+        assert self._thread is not None
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
     def result(self) -> T:
         self.start()
         assert self._thread is not None

@@ -168,6 +168,8 @@ def train_seed(
     trainer = Trainer(part, config, world, transport, seed)
     run = _begin(trainer, world, seed, keeper)
     if trainer.adaptive is not None:
+        if keeper is not None:
+            trainer.adaptive.stop_asked = lambda: bool(keeper.requests.received)
         trainer.adaptive.prepare(trainer, before)
     for epoch in progress(range(run.epochs, 0 if run.ended else config.train.epochs), world, f"seed {seed}"):
         position.begin_epoch(epoch)

@@ -51,7 +51,9 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     entries: dict[str, Any] = {"__metadata__": {"sha256": ZEROS, **metadata}}  # first: the first 64 zeros are its own
     chunks, offset = [], 0
     for name, tensor in tensors.items():
-        chunk = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        # an empty tensor may keep a stride of 0, which no view of bytes takes
+        chunk = (flat.view(torch.uint8) if len(flat) else torch.empty(0, dtype=torch.uint8)).numpy().data
         end = offset + chunk.nbytes
         entries[name] = {
             "dtype": NAMES[tensor.dtype],
