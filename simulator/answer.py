@@ -33,9 +33,11 @@ class Answer:
     epoch: EpochTime
     channel_bytes: tuple[tuple[tuple[float, ...], ...], ...]  # [exchanges][sender][receiver], on average over epochs
     beside_s: float  # assignments or putting weights together, spread over epochs; in epoch_s
-    limit_s: float
+    limit_s: float | None  # None: widths are not what this method chooses
     variance_bound: float
-    path: tuple[Piece, ...] | None  # None: of this method, or of so many ranks, none is told
+    path: tuple[Piece, ...] | None
+    no_path: str = ""  # why there is none
+    solve_s: float | None = None  # of the widths, beside training: not in epoch_s; as measured here
     stragglers: tuple[str, ...] = ()
     disturbed: Disturbed | None = None
     against: tuple[Against, ...] = ()

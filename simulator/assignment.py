@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -219,10 +220,31 @@ def tune(
                     solve_s=assigned.solve_s,
                 )
             )
-    return [replace(point, on_front=not any(_beats(other, point) for other in points)) for point in points]
+    return marked(points)
 
 
-def _beats(a: Point, b: Point) -> bool:
+class Evaluated(Protocol):
+    """A choice whose epoch and variance are known."""
+
+    @property
+    def epoch(self) -> EpochTime: ...
+
+    @property
+    def variance(self) -> float: ...
+
+    @property
+    def on_front(self) -> bool: ...
+
+
+E = TypeVar("E", bound=Evaluated)
+
+
+def marked(choices: Sequence[E]) -> list[E]:
+    """With ``on_front`` set for those that no other one beats."""
+    return [replace(one, on_front=not any(_beats(other, one) for other in choices)) for one in choices]  # type: ignore[type-var]
+
+
+def _beats(a: Evaluated, b: Evaluated) -> bool:
     """No worse in either, better in one."""
     times, variances = (a.epoch.epoch_s, b.epoch.epoch_s), (a.variance, b.variance)
     return (
@@ -230,10 +252,15 @@ def _beats(a: Point, b: Point) -> bool:
     )
 
 
-def knee(points: Sequence[Point]) -> Point:
+def knee(points: Sequence[E]) -> E:
     """The point of the front farthest below the chord between its ends, log variance over seconds."""
-    every = sorted((p for p in points if p.on_front), key=lambda p: (p.epoch.epoch_s, p.variance, -p.group_size))
-    front = every[:1]  # each place once: of equal ones the largest groups, which are the least to solve
+
+    def order(point: E) -> tuple[float, float, float]:
+        # of equal ones the largest groups, which are the least to solve; fixed widths have none and come first
+        return point.epoch.epoch_s, point.variance, -float(getattr(point, "group_size", math.inf))
+
+    every = sorted((p for p in points if p.on_front), key=order)
+    front = every[:1]  # each place once
     front += [p for before, p in pairwise(every) if p.epoch.epoch_s > before.epoch.epoch_s]
     seconds, variance = (np.array(of) for of in ([p.epoch.epoch_s for p in front], [p.variance for p in front]))
     return front[knee_index(seconds, variance)]

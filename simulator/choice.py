@@ -18,7 +18,7 @@ METHODS: dict[str, dict[str, tuple[Value, str]]] = {
     "vanilla": {},
     "quantised": {
         "period": (50.0, "epochs between assignments of widths"),
-        "assign_s": (-1.0, "seconds of an assignment; -1: as solved here"),
+        "assign_s": (0.0, "seconds that an assignment holds training up; solving goes on beside it"),
     },
     "pipelined": {"staleness": (1.0, "epochs by which rows are old")},
     "broadcast": {"nodes": (0.0, "of the whole graph, where a workload doesn't know what its ranks own")},
@@ -71,13 +71,19 @@ def _value(name: str, key: str, text: str, default: Value) -> Value:
     return value
 
 
-def build(
-    name: str | None, workload: Workload, values: Mapping[str, Value], *, overlap: bool = True, solve_s: float = 0.0
-) -> tuple[Workload, Method]:
-    """What a method sends, and how its epochs go; ``name`` None: as recorded. MethodError.
+def told(name: str, values: Mapping[str, Value], words: Sequence[str]) -> dict[str, Value]:
+    """The parameters that say something: those given, and defaults other than 0 that take part."""
+    given = {word.partition("=")[0] for word in words}
+    idle = {"period"} if name == "quantised" and not values["assign_s"] else set()
+    if name == "skip-broadcast" and not values["skip"]:
+        idle.add("seed")
+    return {key: value for key, value in values.items() if key in given or (value and key not in idle)}
 
-    ``solve_s``: of an assignment of widths, where one was solved.
-    """
+
+def build(
+    name: str | None, workload: Workload, values: Mapping[str, Value], *, overlap: bool = True
+) -> tuple[Workload, Method]:
+    """What a method sends, and how its epochs go; ``name`` None: as recorded. MethodError."""
 
     def number(key: str) -> float:
         return float(values[key])
@@ -87,12 +93,10 @@ def build(
             raise MethodError(f"{key} is {number(key)}; give a whole number")
         return int(number(key))
 
-    if name is None or name == "quantised":
-        assign_s, period = solve_s, 50
-        if name is not None:
-            assign_s = solve_s if number("assign_s") == -1 else number("assign_s")
-            period = whole("period")
-        return workload, Fresh(overlap=overlap, assign_s=assign_s, period=period)
+    if name is None:
+        return workload, Fresh(overlap=overlap)
+    if name == "quantised":
+        return workload, Fresh(overlap=overlap, assign_s=number("assign_s"), period=whole("period"))
     plain = unquantised(workload)
     if name == "vanilla":
         return plain, Fresh(overlap=overlap)

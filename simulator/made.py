@@ -21,7 +21,7 @@ What calls cost beside their operations is not in it: on small graphs that is mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -183,6 +183,19 @@ def allreduce_s(num_bytes: int, costs: PairCosts) -> float:
     if n == 1:
         return 0.0
     return float(2 * (n - 1) * costs.seconds(np.full((n, n), num_bytes / n)).max())
+
+
+def at_costs(workload: Workload, known: PairCosts, costs: PairCosts) -> Workload:
+    """A workload whose sum of the weight gradients was taken over ``known`` costs, over others.
+
+    It is scaled as ``allreduce_s`` of its bytes is: exact where it was made so; where it was measured, what is not
+    bytes and messages is scaled with them.
+    """
+    before = allreduce_s(workload.weight_gradient_bytes, known)
+    if not before:
+        return workload
+    factor = allreduce_s(workload.weight_gradient_bytes, costs) / before
+    return replace(workload, weight_gradient_s=workload.weight_gradient_s * factor)
 
 
 def _bytes(num_bytes: F64) -> Work:

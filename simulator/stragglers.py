@@ -207,6 +207,8 @@ def parse(text: str, stream: int = 0, read: Callable[[str], str] | None = None) 
 
 def _place(what: str, text: str) -> int | tuple[int, int]:
     if what == "device":
+        if not text.isdigit():
+            raise StragglerError(f"{text!r} is no rank; give device:2, or device:0,2 for several")
         return int(text)
     sender, receiver = map(int, text.split("-"))
     if sender == receiver:
@@ -215,6 +217,8 @@ def _place(what: str, text: str) -> int | tuple[int, int]:
 
 
 def _model(text: str, read: Callable[[str], str]) -> Model:
+    if _is_zero(text):
+        raise StragglerError("a factor of 0 is no time at all; a straggler has one above 0, such as 1.5")
     name, _, rest = text.partition(":")
     if name == "lognormal":
         return Lognormal(sigma=float(rest))
@@ -224,6 +228,13 @@ def _model(text: str, read: Callable[[str], str]) -> Model:
     if name == "recorded":
         return Recorded(history=tuple(map(float, read(rest).split())))
     return Constant(factor=float(text))
+
+
+def _is_zero(text: str) -> bool:
+    try:
+        return float(text) == 0
+    except ValueError:
+        return False
 
 
 def _read(path: str) -> str:

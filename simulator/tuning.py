@@ -1,4 +1,4 @@
-"""Which lambda, group size and period: rules over the points of ``assignment.tune``, and what a period costs.
+"""Which widths, and how often: rules over the points of ``assignment.tune`` and fixed widths; what a period costs.
 
 A period costs training what its assignment holds it up: ranges to rank 0, widths to all, and the wait where the
 solver needs longer than the epochs that it is given. Spread over the period, that asks for a long one. What asks for a
@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
 from simulator.assignment import Point, knee
 from simulator.cost import PairCosts
+from simulator.epoch import EpochTime, simulate, variance_bound, with_bits
+from simulator.wire import Wire
 from simulator.workload import Workload
 
 OVERHEAD_SHARE = 0.005  # of training: a tenth of what AdaQP's took (section 5, 5.43 %)
+WORTH = 0.01  # of float32's epoch: what saves less is within what a prediction is off by
+TRAINED = (2, 4, 8, 32)  # widths of all rows that training takes and `tune` proposes
 RANGE_BYTES, WIDTH_BYTES = 8, 1  # of a message, to rank 0 and back
 Rule = Literal["knee", "within_seconds", "within_variance", "hidden"]
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -47,29 +51,82 @@ def hidden_s(workload: Workload) -> tuple[float, ...]:
     return tuple(float(exchange.central_s.min(initial=np.inf)) for exchange in workload.exchanges)
 
 
-def pick(points: Sequence[Point], rule: Rule, limit: float = 0.0) -> Point:
-    """The point that a rule takes. TuningError where none fits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """One width for every row, evaluated as a point of the grid is; 32 bits are float32."""
+
+    width: int
+    epoch: EpochTime
+    variance: float
+    on_front: bool = False
+
+
+Choice = Point | Fixed
+C = TypeVar("C", Point, Fixed, Choice)
+
+
+def fixed(workload: Workload, wire: Wire, widths: Sequence[int] = TRAINED) -> list[Fixed]:
+    """Every width that training takes, for all rows alike."""
+    found = []
+    for width in widths:
+        sent = with_bits(workload, width)
+        epoch = simulate(sent, wire.network, semantics=wire.semantics, links=wire.links)
+        found.append(Fixed(width=width, epoch=epoch, variance=variance_bound(sent)))
+    return found
+
+
+def gain(choice: Choice, choices: Sequence[Choice]) -> float:
+    """The share of float32's epoch that a choice saves; 1 where float32 is not among the choices."""
+    plain = _float32(choices)
+    if plain is None:
+        return 1.0
+    return 1 - choice.epoch.epoch_s / plain.epoch.epoch_s if plain.epoch.epoch_s else 0.0
+
+
+def nothing_to_gain(choices: Sequence[Choice]) -> bool:
+    """Whether even the fastest choice saves less than ``WORTH`` of float32's epoch."""
+    return max(gain(choice, choices) for choice in choices) < WORTH
+
+
+def pick(choices: Sequence[C], rule: Rule, limit: float = 0.0) -> C:
+    """What a rule takes of points and fixed widths, marked together. TuningError where none fits.
 
     knee             the one farthest below the chord of the front
     within_seconds   the least variance of epochs of at most ``limit`` seconds
     within_variance  the fastest epoch of at most ``limit`` variance
-    hidden           lambda 0: no second is bought, only what hides behind products is spent on variance
+    hidden           lambda 0: no second is bought, only what hides behind products is spent on variance; or what is
+                     as fast as that and more exact
+
+    What saves less than ``WORTH`` of float32's epoch is not worth its variance: float32 stands for it, unless a limit
+    of seconds asks for every one that helps.
     """
-    if rule == "knee":
-        return knee(points)
-    if rule == "hidden":
-        return min((p for p in points if p.lam == 0), key=lambda p: (p.variance, p.epoch.epoch_s))
     if rule == "within_seconds":
-        fitting = [p for p in points if p.epoch.epoch_s <= limit]
+        fitting = [p for p in choices if p.epoch.epoch_s <= limit]
         if not fitting:
-            least = min(p.epoch.epoch_s for p in points)
+            least = min(p.epoch.epoch_s for p in choices)
             raise TuningError(f"no choice has an epoch of {limit:.6g} s or less: the fastest takes {least:.6g} s")
         return min(fitting, key=lambda p: (p.variance, p.epoch.epoch_s))
-    fitting = [p for p in points if p.variance <= limit]
-    if not fitting:
-        least = min(p.variance for p in points)
-        raise TuningError(f"no choice has a variance of {limit:.6g} or less: the least is {least:.6g}")
-    return min(fitting, key=lambda p: (p.epoch.epoch_s, p.variance))
+    plain = _float32(choices)
+    worth = [p for p in choices if gain(p, choices) >= WORTH]
+    if rule == "within_variance":
+        fitting = [p for p in choices if p.variance <= limit and (p in worth or p is plain)]
+        if not fitting:
+            least = min(p.variance for p in choices)
+            raise TuningError(f"no choice has a variance of {limit:.6g} or less: the least is {least:.6g}")
+        return min(fitting, key=lambda p: (p.epoch.epoch_s, p.variance))
+    if not worth:
+        assert plain is not None  # nothing else keeps a choice from being worth it
+        return plain
+    if rule == "knee":
+        return knee(worth)
+    free = [p for p in worth if isinstance(p, Point) and p.lam == 0] or worth
+    bare = min(free, key=lambda p: (p.variance, p.epoch.epoch_s))
+    within = [p for p in worth if p is bare or (isinstance(p, Fixed) and p.epoch.epoch_s <= bare.epoch.epoch_s)]
+    return min(within, key=lambda p: (p.variance, p is not bare, p.epoch.epoch_s))
+
+
+def _float32(choices: Sequence[C]) -> C | None:
+    return next((p for p in choices if isinstance(p, Fixed) and p.width == 32), None)
 
 
 def held_up_s(workload: Workload, costs: PairCosts, solve_s: float, lead: int, epoch_s: float) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -104,13 +105,20 @@ def save(workload: Workload, path: Path) -> None:
         ],
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)  # where the disk was full
 
 
 def load(path: Path) -> Workload:
     """Read and check what save() wrote. WorkloadError for anything else."""
+    if not path.exists():
+        raise WorkloadError(f"there is no file {path}")
+    if path.is_file() and os.access(path, os.R_OK) and not zipfile.is_zipfile(path):
+        raise WorkloadError(f"{path} is no workload file (not an .npz archive)")
     try:
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
@@ -165,6 +173,9 @@ def _check(workload: Workload, path: Path) -> None:
                 raise WorkloadError(
                     f"{where}: {name} has {len(getattr(exchange, name))} entries for {messages} messages"
                 )
+        ranges, alphas = exchange.range_squared, exchange.alpha_squared
+        if not (np.isfinite(ranges) & (ranges >= 0)).all() or (alphas < 0).any() or np.isinf(alphas).any():
+            raise WorkloadError(f"{where}: range_squared and alpha_squared are finite and >= 0 (alpha_squared: or NaN)")
         for name in _STAGES:
             _check_seconds(getattr(exchange, name), n, f"{where}: {name}")
 

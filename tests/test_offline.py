@@ -1,5 +1,6 @@
 """simulate, trace, tune and sweep on a saved workload: no MPI, no torch."""
 
+import dataclasses
 import gzip
 import importlib
 import json
@@ -14,8 +15,9 @@ from simulator import machine as machines
 from simulator import workload as workloads
 from simulator.choice import METHODS
 from simulator.cost import PairCosts
-from simulator.epoch import simulate
+from simulator.epoch import simulate, with_bits
 from simulator.machine import Host, Machine, preset
+from simulator.made import allreduce_s, at_costs
 from simulator.maxplus import SEMANTICS
 from tests.simulator.test_epoch import workload
 from toolkit import cli, report
@@ -194,7 +196,7 @@ def test_a_timeline_and_a_picture(saved, tmp_path):
 
 def test_tune_shows_a_front_and_its_knee(saved):
     points = json.loads(bitring("tune", saved, *MACHINE, "--group-sizes", 2, 20, "--lambdas", 5, "--json").stdout)
-    assert len(points) == 10 and sum(point["knee"] for point in points) == 1
+    assert len(points) == 10 + 4 and sum(point["knee"] for point in points) == 1
     assert next(point for point in points if point["knee"])["on_front"]
 
 
@@ -230,7 +232,15 @@ def test_a_sweep_goes_to_a_file(saved, tmp_path):
         (["sweep", "WORKLOAD", *MACHINE, "--flop-s", "1"], "--flop-s goes with --graph"),
         (["sweep", "WORKLOAD", *MACHINE, "--set", "staleness=2"], "is a parameter of none of adaptive, fixed"),
         (["simulate", "WORKLOAD", *MACHINE, "--method", "pipelined", "--no-overlap"], "--no-overlap says nothing"),
-        (["simulate", "WORKLOAD"], "give WORKLOAD and --machine"),
+        (["simulate", "WORKLOAD"], "--machine is missing"),
+        (["simulate"], "give WORKLOAD and --machine"),
+        (["simulate", "--graph", "WORKLOAD", "-k", "4"], "is a workload, not a graph: leave out --graph"),
+        (["simulate", "/nowhere/w.npz", *MACHINE], "there is no file /nowhere/w.npz"),
+        (["simulate", __file__, *MACHINE], "is no workload file (not an .npz archive)"),
+        (["simulate", "WORKLOAD", *MACHINE, "--lam", "0.3"], "--lam 0.3 goes with a policy"),
+        (["trace", "WORKLOAD", *MACHINE, "--group-size", "5"], "--group-size 5 goes with a policy"),
+        (["simulate", "WORKLOAD", *MACHINE, "--straggler", "device:0=0"], "a factor of 0 is no time"),
+        (["simulate", "WORKLOAD", *MACHINE, "--straggler", "link:0-0=2"], "from 0 to itself"),
         (["simulate", "WORKLOAD", *MACHINE, "--graph", "digits"], "both say what is simulated"),
         (["simulate", "--graph", "digits"], "--graph needs -k"),
         (["simulate", "--graph", "digits", "-k", "0"], "-k is 0"),
@@ -310,10 +320,64 @@ def test_a_sweep_tells_workloads_of_as_many_ranks_apart(saved, tmp_path, capsys)
     shown = capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
     for path in (saved, other):
-        own = [row["epoch_s"] for row in rows if row["workload"] == str(path)]
-        assert len(own) == 8
+        own = [row["epoch_s"] for row in rows if row["workload"] == str(path) and row["method"] == "fixed 32"]
+        assert len(own) == 1
         (line,) = [line for line in shown.splitlines() if line.startswith(f"{path} ")]
-        assert report.seconds(min(own)) in line
+        assert report.seconds(own[0]) in line
+    assert "links apart: every pair has one of its own; simulate's auto" in shown
+
+
+def test_a_sweep_scales_the_gradients_with_the_bandwidth(saved, tmp_path):
+    """What is made has an allreduce over the costs; a network of a tenth makes its bytes ten times as long."""
+    costs = preset("emulated-4").pair_costs()
+    slow = costs.at_bandwidth(0.1)
+    made = dataclasses.replace(workload(4), weight_gradient_bytes=10**6, weight_gradient_s=allreduce_s(10**6, costs))
+    assert at_costs(made, costs, slow).weight_gradient_s == pytest.approx(allreduce_s(10**6, slow))
+    workloads.save(made, saved)
+    words = ["--lambdas", "2", "--group-sizes", "5", "--bandwidths", "0.1", "--out", str(tmp_path / "s.jsonl")]
+    args = cli.parser().parse_args(["sweep", str(saved), *MACHINE, *words])
+    assert args.run(args) == 0
+    rows = map(json.loads, (tmp_path / "s.jsonl").read_text().splitlines())
+    (found,) = [row["epoch_s"] for row in rows if row["method"] == "fixed 32"]
+    sent = dataclasses.replace(with_bits(made, 32), weight_gradient_s=allreduce_s(10**6, slow))
+    assert found == pytest.approx(simulate(sent, slow).epoch_s)
+
+
+def test_a_sweep_shows_what_tune_would_choose(saved, tmp_path, capsys):
+    words = ["--lambdas", "5", "--group-sizes", "2", "20", "--methods", "posted", "fixed", "--bandwidths", "1"]
+    args = cli.parser().parse_args(["sweep", str(saved), *MACHINE, *words, "--out", str(tmp_path / "s.jsonl")])
+    assert args.run(args) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{saved} ")]
+    points = told_of("tune", saved, *MACHINE, "--links", "apart", "--lambdas", 5, "--group-sizes", 2, 20)
+    (chosen,) = [point for point in points if point["chosen"]]
+    assert f"{chosen['variance_bound']:.3g}" in line and report.seconds(chosen["epoch_s"]) in line
+
+
+def test_a_run_that_kept_its_machine_is_told_of_it(saved):
+    (saved.parent / "machine.toml").write_text("")
+    args = cli.parser().parse_args(["simulate", str(saved.parent)])
+    with pytest.raises(UserError, match=f"--machine {saved.parent}/machine.toml"):
+        args.run(args)
+
+
+def test_solving_stands_beside_the_epoch(saved):
+    """Training goes on meanwhile: the same words, the same epoch."""
+    words = ["simulate", saved, *MACHINE, "--policy", "adaptive", "--group-size", 5]
+    one, two = told_of(*words), told_of(*words)
+    assert one["epoch_s"] == two["epoch_s"] and one["beside_s"] == 0 and one["solve_s"] > 0
+    shown = bitring(*words).stdout
+    assert "beside training (not in the epoch)" in shown and "assign_s" not in shown
+
+
+def test_what_a_method_leaves_out_is_said(saved):
+    nodes = ["--set", "nodes=400"]
+    old = bitring("simulate", saved, *MACHINE, "--method", "pipelined").stdout
+    assert "that rows are stale isn't counted" in old and "limit" not in old
+    assert "No critical path of pipelined: its epochs overlap" in old
+    skipped = bitring("simulate", saved, *MACHINE, "--method", "skip-broadcast", *nodes).stdout
+    assert "skip-broadcast (staleness 1, on forward, nodes 400)" in skipped
+    assert "trained apart isn't counted" in bitring("simulate", saved, *MACHINE, "--method", "gist").stdout
+    assert "limit" in bitring("simulate", saved, *MACHINE, "--method", "vanilla").stdout
 
 
 def test_the_parser_knows_what_the_simulator_knows():

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from simulator import machine as machines
 from simulator import workload as workloads
 from simulator.assignment import knee, tune
+from simulator.machine import Host, Machine
 from tests.simulator.test_epoch import costs, workload
 from toolkit import config as configs
 from toolkit.commands import tune_real
@@ -32,9 +34,17 @@ def bitring(*words):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_what_is_written_is_a_ready_configuration(run_folder):
+@pytest.fixture
+def slow(tmp_path):
+    """A network that makes widths worth choosing."""
+    path = tmp_path / "slow.toml"
+    machines.write(Machine(name="slow", hosts=tuple(Host(name=n) for n in "abcd"), fitted=costs(4, theta=1e-4)), path)
+    return ["--machine", str(path)]
+
+
+def test_what_is_written_is_a_ready_configuration(run_folder, slow):
     out = run_folder / "best.toml"
-    done = bitring("tune", run_folder, *MACHINE, *GRID, "--periods", 20, 400, "--write", out, "--json")
+    done = bitring("tune", run_folder, *slow, *GRID, "--periods", 20, 400, "--write", out, "--json")
     assert done.returncode == 0, done.stderr
     (chosen,) = [point for point in json.loads(done.stdout) if point["chosen"]]
     assert chosen["knee"] and chosen["policy"] == "posted"
@@ -48,12 +58,34 @@ def test_what_is_written_is_a_ready_configuration(run_folder):
     )
 
 
+def test_a_fixed_width_that_beats_the_grid_is_chosen_and_written(run_folder):
+    out = run_folder / "best.toml"
+    done = bitring("tune", run_folder, *MACHINE, *GRID, "--write", out)
+    assert done.returncode == 0, done.stderr
+    (starred,) = [line for line in done.stdout.splitlines() if line.startswith("*  ")]
+    assert "fixed 8" in starred and 'method.name = "fixed", method.bits = 8: an epoch of' in done.stdout
+    method = configs.load(out).method
+    assert (method.name, method.codec, method.widths, method.bits) == ("fixed", "quantised", "fixed", 8)
+
+
+def test_where_nothing_is_gained_float32_stays(run_folder):
+    """Ten thousand times the bandwidth: all messages hide."""
+    machine, out = run_folder / "fast.toml", run_folder / "best.toml"
+    hosts = tuple(Host(name=n) for n in "abcd")
+    machines.write(Machine(name="fast", hosts=hosts, fitted=costs(4, theta=1e-12)), machine)
+    for rule in ([], ["--hidden"], ["--within-variance", "1000"]):
+        done = bitring("tune", run_folder, "--machine", machine, *GRID, *rule, "--write", out)
+        assert "nothing to gain here: float32 stays" in done.stdout, done.stderr
+        method = configs.load(out).method
+        assert (method.name, method.codec, method.widths) == ("vanilla", "float32", "fixed")
+
+
 def test_rules_of_the_command_line(run_folder):
     points = json.loads(bitring("tune", run_folder, *MACHINE, *GRID, "--json").stdout)
     seconds = sorted(point["epoch_s"] for point in points)[3]
     for rule, fits in (
         (["--within-seconds", seconds], lambda p: p["epoch_s"] <= seconds),
-        (["--hidden"], lambda p: p["lambda"] == 0),
+        (["--hidden"], lambda p: p["lambda"] == 0 or p["bits"] == 8),
         (["--within-variance", points[0]["variance_bound"]], lambda p: True),
     ):
         (chosen,) = [p for p in json.loads(bitring("tune", run_folder, *MACHINE, *GRID, *rule, "--json").stdout)
@@ -68,7 +100,8 @@ def test_rules_of_the_command_line(run_folder):
     [
         (["FOLDER", *MACHINE, "--within-seconds", "1e-9"], "no choice has an epoch of 1e-09 s or less"),
         (["FOLDER", *MACHINE, "--periods", "0"], "--periods 0 and --lead 5"),
-        (["FOLDER"], "give WORKLOAD and --machine FILE, or --real"),
+        ([], "give WORKLOAD and --machine FILE, or --real"),
+        (["FOLDER"], "--machine is missing"),
         (["FOLDER", *MACHINE, "-np", "2"], "go with --real"),
         (["FOLDER/workload.npz", *MACHINE, "--write", "/nowhere/x.toml"], "can't write /nowhere/x.toml"),
         (["--real", "FOLDER/config.toml", "-np", "1"], "one rank sends nothing"),
@@ -119,6 +152,12 @@ def test_a_run_is_measured_after_its_switch():
     assert dataclasses.replace(found, dropout=0.0).judged_s == 2.0
 
 
+def test_a_run_of_a_fixed_width_is_measured_in_its_latter_half():
+    noise = {"kind": "noise", "layers": [{"layer": -1, "codec": 0.0, "dropout": 0.4}]}
+    lines = [{"kind": "epoch", "epoch": n, "epoch_s": float(n)} for n in range(10)]
+    assert measured_of("\n".join(map(json.dumps, [*lines, noise]))).epoch_s == 7.5  # of epochs 6 to 9
+
+
 def made(point, *seconds):
     runs = [Measured(epochs=10 * 2**n, epoch_s=s, codec=0.0, dropout=1.0) for n, s in enumerate(seconds)]
     return Candidate(point=point, runs=runs)
@@ -131,16 +170,17 @@ def test_regret_compares_like_with_like(points):
     assert regret([a, b, c], b) == pytest.approx(2.0)
 
 
-def test_halving_keeps_the_better_half_and_doubles(points, run_folder, monkeypatch, capsys):
+def test_halving_keeps_the_better_half_and_doubles(points, run_folder, slow, monkeypatch, capsys):
     """Runs are made up: seconds by lambda. The least wins, though the offline choice is another."""
     tried = []
 
     def train(args, folder, keys, epochs):
         folder.mkdir()
         lam = next((float(key.split("=")[1]) for key in keys if key.startswith("method.lam=")), None)
-        if lam is None:
+        if "method.policy=auto" in keys:
             workloads.save(workload(4), folder / "workload.npz")
             return
+        lam = 3.0 if lam is None else lam  # a fixed width
         tried.append((lam, epochs))
         lines = [{"kind": "assignment", "epoch": 0}, {"kind": "noise", "layers": [
             {"layer": -1, "codec": 0.0, "dropout": 1.0}]}]  # fmt: skip
@@ -154,10 +194,11 @@ def test_halving_keeps_the_better_half_and_doubles(points, run_folder, monkeypat
         group_sizes=[2], periods=[50], lead=5, policy="auto", machine="emulated-4", semantics="posted", links="auto",
         within_seconds=None, within_variance=None, hidden=False, json=True, write=str(out),
     )  # fmt: skip
+    args.machine = slow[1]
     assert tune_real.run(args) == 0
     told = json.loads(capsys.readouterr().out)
     (best,) = [c for c in told["candidates"] if c["best"]]
-    lambdas = [c["lambda"] for c in told["candidates"]]
+    lambdas = [c["lambda"] if c["lambda"] is not None else 3.0 for c in told["candidates"]]
     assert abs(best["lambda"] - 0.7) == min(abs(lam - 0.7) for lam in lambdas)
     counts = [sum(epochs == wanted for _, epochs in tried) for wanted in (12, 24, 48)]
     assert counts[0] == len(lambdas) and counts[1] == (counts[0] + 1) // 2 and counts[2] >= 1

@@ -106,7 +106,8 @@ def test_a_pipeline_equals_its_unrolled_epochs(ranks, seed, staleness, theta):
     found = Pipelined(staleness=staleness).run(Load.of(load), over, np.arange(30)).seconds
     assert found == pytest.approx(pipeline(load, over.network, staleness, 30 + 10 * staleness)[-30:], rel=1e-9)
     steady = Pipelined(staleness=staleness).steady(Load.of(load), over).told().epoch_s
-    assert steady == pytest.approx(pipeline(load, over.network, staleness, 180)[-60:].mean(), rel=1e-6)
+    settled_s = pipeline(load, over.network, staleness, 600)[-60:]  # some ranks drift for hundreds of epochs
+    assert steady == pytest.approx(settled_s.mean(), rel=1e-6)
 
 
 def test_a_pipelines_period_is_compute_or_communication():
@@ -220,8 +221,8 @@ def test_gist_narrows_hidden_rows_alone():
 def test_assignments_are_spread_over_their_period():
     load, over = owned(), wire()
     plain = epoch_s(None, load, over)
-    assert epoch_s("quantised", load, over, ["period=10"], solve_s=0.5) == pytest.approx(plain + 0.05)
-    assert epoch_s("quantised", load, over, ["period=10", "assign_s=2"], solve_s=0.5) == pytest.approx(plain + 0.2)
+    assert epoch_s("quantised", load, over, ["period=10"]) == plain
+    assert epoch_s("quantised", load, over, ["period=10", "assign_s=2"]) == pytest.approx(plain + 0.2)
     metadata = with_bits(load, 8)
     rows = sum(int(e.rows.sum()) for e in load.exchanges)
     codes = sum(int(e.rows.sum()) * e.row_entries for e in load.exchanges)

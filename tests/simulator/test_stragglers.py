@@ -122,7 +122,8 @@ def test_words(text, what, where, model):
     [
         ("device:2", "no straggler; give device:2=1.5"),
         ("disk=2", "no straggler"),
-        ("device:a=2", "no straggler"),
+        ("device:a=2", "'a' is no rank"),
+        ("device:0=0", "a factor of 0"),
         ("link:1=2", "no straggler"),
         ("device=bursts:1:2", "no straggler"),
         ("device=lognormal:x", "no straggler"),

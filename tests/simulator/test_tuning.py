@@ -5,8 +5,21 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simulator.assignment import assign_workload, flight_s, knee, tune
-from simulator.tuning import OVERHEAD_SHARE, TuningError, held_up_s, hidden_s, periods, pick, shortest
+from simulator.assignment import assign_workload, flight_s, knee, marked, tune
+from simulator.machine import preset
+from simulator.tuning import (
+    OVERHEAD_SHARE,
+    Fixed,
+    TuningError,
+    fixed,
+    held_up_s,
+    hidden_s,
+    nothing_to_gain,
+    periods,
+    pick,
+    shortest,
+)
+from simulator.wire import Wire
 from tests.simulator.test_epoch import costs, workload
 
 LAMBDAS = [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -35,6 +48,39 @@ def test_rules_take_the_best_that_fits(tuned):
         pick(points, "within_seconds", 1e-6)
     with pytest.raises(TuningError, match="no choice has a variance of 0 or less"):
         pick(points, "within_variance", 0.0)
+
+
+def test_fixed_widths_stand_beside_the_grid():
+    """A fixed width that beats the grid's knee is the choice; no rule passes one over."""
+    load, network = workload(4), preset("emulated-4")
+    wire = Wire(network=network.topology())
+    points = tune(load, network.pair_costs(), wire.network, lambdas=LAMBDAS, group_sizes=[2, 20])
+    choices = marked([*points, *fixed(load, wire)])
+    for rule, limit in (("knee", 0.0), ("hidden", 0.0), ("within_seconds", 0.0906), ("within_variance", 10.0)):
+        best = pick(choices, rule, limit)
+        faster = [c for c in choices if c.epoch.epoch_s <= best.epoch.epoch_s and c.variance < best.variance]
+        assert not faster, rule
+    assert {c.width for c in choices if isinstance(c, Fixed) and c.on_front} == {8, 32}
+
+
+def test_less_than_a_hundredth_is_not_worth_its_variance(tuned):
+    load, network, points = tuned
+    every = fixed(load, Wire(network=network))
+    plain = every[-1]
+    assert plain.width == 32 and plain.variance == 0
+    seconds = plain.epoch.epoch_s
+
+    def at(share):
+        """All points and widths but float32 save this share."""
+        epoch = dataclasses.replace(plain.epoch, epoch_s=(1 - share) * seconds)
+        return marked([*(dataclasses.replace(c, epoch=epoch) for c in [*points, *every[:-1]]), plain])
+
+    for rule, limit in (("knee", 0.0), ("hidden", 0.0), ("within_variance", 1e9)):
+        assert getattr(pick(at(0.009), rule, limit), "width", None) == 32
+        assert pick(at(0.011), rule, limit).epoch.epoch_s < seconds
+    assert nothing_to_gain(at(0.009)) and not nothing_to_gain(at(0.011))
+    asked = pick(at(0.009), "within_seconds", 0.995 * seconds)
+    assert asked.epoch.epoch_s < seconds, "a limit of seconds asks for it"
 
 
 def least(load, network):

@@ -16,7 +16,7 @@ import numpy as np
 from simulator import machine as machines
 from simulator import workload as workloads
 from simulator.assignment import Assigned, assign_workload
-from simulator.choice import build, parameters
+from simulator.choice import build, parameters, told
 from simulator.cost import CostError, PairCosts
 from simulator.epoch import Load, with_bits
 from simulator.machine import Host, Link, Machine, MachineError
@@ -41,14 +41,25 @@ def source(args: argparse.Namespace) -> tuple[Workload, Machine]:
     """The workload and the machine of a command line."""
     if args.graph is None:
         refuse_graph_options(args)
-        if args.workload is None or args.machine is None:
+        if args.workload is None:
             raise UserError("give WORKLOAD and --machine, or --graph and -k for a workload without a run")
+        if args.machine is None:
+            raise UserError(without_machine(args.workload))
         return read_both(Path(args.workload), args.machine)
     if args.workload is not None:
         raise UserError(f"{args.workload} and --graph {args.graph} both say what is simulated; give one of them")
     if args.ranks is None:
         raise UserError("--graph needs -k, over how many ranks")
     return made(args, args.ranks)
+
+
+def without_machine(workload: str) -> str:
+    """What to say where --machine is missing; a run with adaptive widths has kept one."""
+    path = Path(workload)
+    kept = (path if path.is_dir() else path.parent) / "machine.toml"
+    if kept.is_file():
+        return f"--machine is missing; this run measured its own: --machine {kept}"
+    return "--machine is missing: give a machine.toml (`bitring calibrate` writes one), or a preset such as emulated-4"
 
 
 def refuse_graph_options(args: argparse.Namespace) -> None:
@@ -90,6 +101,8 @@ def made(args: argparse.Namespace, ranks: int) -> tuple[Workload, Machine]:
     """A workload from the partition of a graph, cached as a run's is, and the compute rates of a machine."""
     if ranks < 1:
         raise UserError(f"-k is {ranks}; give a number of ranks >= 1")
+    if _is_workload(args.graph):
+        raise UserError(f"{args.graph} is a workload, not a graph: leave out --graph, and give --machine with it")
     config = configuration(args.graph, [word for word in args.set if "." in word.partition("=")[0]])
     methods.lookup(config.method)
     planning.parse_steps(config.method.plan)
@@ -104,6 +117,19 @@ def made(args: argparse.Namespace, ranks: int) -> tuple[Workload, Machine]:
     model = config.model
     notes = (f"{model.kind}, {model.layers} layers x {model.hidden}, plan {config.method.plan}", *notes)
     return dataclasses.replace(load, notes=(*load.notes, *notes)), found
+
+
+def _is_workload(name: str) -> bool:
+    path = Path(name)
+    if (path / "workload.npz").is_file():
+        return True
+    if not path.is_file():
+        return False
+    try:
+        workloads.load(path)
+    except WorkloadError:
+        return False
+    return True
 
 
 def cluster(ranks: int) -> Machine:
@@ -197,13 +223,18 @@ class Wanted:
 
     @staticmethod
     def of(args: argparse.Namespace) -> Wanted:
+        others = getattr(args, "against", [])
+        if args.policy is None and not any("policy=" in text for text in others):
+            for option, value in (("--lam", args.lam), ("--group-size", args.group_size)):
+                if value is not None:
+                    raise UserError(f"{option} {value:g} goes with a policy; give --policy adaptive, or leave it out")
         return Wanted(
             method=getattr(args, "method", None),
             words=tuple(word for word in args.set if "." not in word.partition("=")[0]),
             bits=args.bits,
             policy=args.policy,
-            lam=args.lam,
-            group_size=args.group_size,
+            lam=0.5 if args.lam is None else args.lam,
+            group_size=100 if args.group_size is None else args.group_size,
             overlap=not args.no_overlap,
         )
 
@@ -255,14 +286,12 @@ def chosen(recorded: Workload, costs: PairCosts, wire: Wire, wanted: Wanted) -> 
     workload, assigned = with_widths(recorded, costs, wire, wanted)
     try:
         values = parameters(name, wanted.words) if name is not None else _none(wanted.words)
-        solve_s = assigned.solve_s if assigned is not None else 0.0
-        workload, method = build(name, workload, values, overlap=wanted.overlap, solve_s=solve_s)
+        workload, method = build(name, workload, values, overlap=wanted.overlap)
     except (MethodError, CostError) as error:
         raise UserError(str(error)) from None
-    if values.get("assign_s") == -1:
-        values["assign_s"] = solve_s
+    shown = told(name, values, wanted.words) if name is not None else {}
     choice = Choice(name=name or AS_RECORDED, method=method, load=Load.of(workload), wire=wire)
-    return Chosen(choice=choice, workload=workload, parameters=dict(values), assigned=assigned)
+    return Chosen(choice=choice, workload=workload, parameters=shown, assigned=assigned)
 
 
 def _none(words: Sequence[str]) -> dict[str, float | str]:

@@ -11,11 +11,11 @@ SWEPT = ("adaptive", "posted", "fixed", "pipelined", "broadcast", "skip-broadcas
 SIMULATE_EPILOG = """\
 Needs no MPI and no torch. A recorded run:   bitring simulate RUN --machine emulated-4 --bits 2
 No run at all:                               bitring simulate --graph cora -k 4 --set model.hidden=256
-Stragglers:     ... --straggler device:2=1.5 --straggler link:0-1=lognormal:0.3 --epochs 200 --against bits=8
+Stragglers:     ... --straggler device:2=1.5 --straggler device=lognormal:0.3 --epochs 200 --against bits=8
 
 Methods, and what --set KEY=VALUE gives them (training of all but vanilla and quantised is to come):
   vanilla         rows unquantised
-  quantised       at --bits, or by --policy; period, assign_s: seconds of an assignment, spread over its period
+  quantised       at --bits, or by --policy; assign_s: seconds that an assignment holds training up, every period
   pipelined       PipeGCN; staleness
   broadcast       CAGNET; nodes, where a workload doesn't know what its ranks own
   skip-broadcast  SANCUS; staleness, turns, or skip; on: forward, backward, both; seed
@@ -66,8 +66,8 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WHAT:WHERE=MODEL",
-        help="a slow device or link: device:2=1.5, link:0-1=lognormal:0.3, device=bursts:0.05:10:3, "
-        "device:0=recorded:FILE",
+        help="a slow device or link: device:2=1.5, device=bursts:0.05:10:3, device:0=recorded:FILE, "
+        "link:0-1=lognormal:0.3 (a link needs --links apart or shared, or measured costs)",
     )
     parser.add_argument("--epochs", type=int, default=100, metavar="E", help="epochs under stragglers (default 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="K", help="of the stragglers (default 0)")
@@ -104,10 +104,21 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         "--group-sizes", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K", help="(default 1 10 100 1000)"
     )
     parser.add_argument(
-        "--bandwidths", type=float, nargs="+", default=[0.1, 1, 10], metavar="X", help="factors (default 0.1 1 10)"
+        "--bandwidths",
+        type=float,
+        nargs="+",
+        default=[0.1, 1, 10],
+        metavar="X",
+        help="factors (default 0.1 1 10); the sum of the weight gradients, recorded or not, is scaled as a ring "
+        "allreduce of its bytes over the slowest pair is",
     )
     parser.add_argument("--semantics", nargs="+", choices=RINGS, default=["posted"], help="(default posted)")
-    parser.add_argument("--links", choices=("apart", "shared"), default="apart", help="as for simulate")
+    parser.add_argument(
+        "--links",
+        choices=("apart", "shared"),
+        default="apart",
+        help="as for simulate, but for fair, which is simulated event by event: too slow for a grid (default apart)",
+    )
     parser.add_argument(
         "--out", default="sweep.jsonl", metavar="FILE", help="lines of JSON, or .parquet with pyarrow (sweep.jsonl)"
     )
@@ -119,9 +130,10 @@ TUNE_EPILOG = """\
 Offline, from a recorded run (no MPI, no torch):   bitring tune RUN --machine RUN/machine.toml --write best.toml
 The few best by short real runs as well:           bitring tune --real CONFIG.toml -np 4
 
-Rules choose a point of the front: the knee (default), --within-seconds, --within-variance, or --hidden. The period is
-the shortest whose assignments take 0.5 % of training or less. A real run is judged by its seconds an epoch, times what
-the codec's noise adds to dropout's; half of the candidates go on to twice the epochs.
+Rules choose among the front's points and fixed widths (2, 4, 8, 32 bits) together: the knee (default),
+--within-seconds, --within-variance, or --hidden. Less than 1 % of float32's epoch is no gain: float32 stays. The period
+is the shortest whose assignments take 0.5 % of training or less. A real run is judged by its seconds an epoch, times
+what the codec's noise adds to dropout's; half of the candidates go on to twice the epochs.
 """
 
 
@@ -187,9 +199,9 @@ def _add_widths(parser: argparse.ArgumentParser) -> None:
         help="widths by a policy: auto, adaptive, posted, ring_lp, exact, hull, glpk, highs, uniform, random, fixed",
     )
     parser.add_argument(
-        "--lam", type=float, default=0.5, metavar="X", help="lambda: 0 least time, 1 least variance (default 0.5)"
+        "--lam", type=float, metavar="X", help="with a policy, lambda: 0 least time, 1 least variance (default 0.5)"
     )
     parser.add_argument(
-        "--group-size", type=int, default=100, metavar="K", help="messages that share a width (default 100)"
+        "--group-size", type=int, metavar="K", help="with a policy: messages that share a width (default 100)"
     )
     parser.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")

@@ -28,7 +28,12 @@ from toolkit.commands.offline import AS_RECORDED, Chosen, Wanted, chosen, costs_
 from toolkit.errors import UserError
 
 PATH_RANKS = 64  # a path is searched among all messages, of which there are N (N - 1) an exchange
-PATH_METHODS = (AS_RECORDED, "vanilla", "quantised", "gist")
+WIDTHS_METHODS = (AS_RECORDED, "vanilla", "quantised")
+NO_PATH = {
+    "pipelined": "its epochs overlap, so none has an end of its own",
+    "broadcast": "whole blocks go down trees, and the path knows messages of the ring alone",
+}
+NO_PATH["skip-broadcast"] = NO_PATH["broadcast"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,9 +76,11 @@ def _answer(
         epoch=steady.told(),
         channel_bytes=tuple(_channels(step.leg) for step in steady.steps),
         beside_s=steady.beside_s,
-        limit_s=limit_s(one.workload, costs),
+        limit_s=limit_s(one.workload, costs) if choice.name in WIDTHS_METHODS else None,
         variance_bound=variance_bound(one.workload),
-        path=_path(one, steady, wanted.overlap),
+        path=None if (no_path := _no_path(choice.name, choice.load.ranks)) else _path(one, steady, wanted.overlap),
+        no_path=no_path,
+        solve_s=one.assigned.solve_s if one.assigned is not None else None,
         stragglers=tuple(args.straggler),
         disturbed=told,
         against=against,
@@ -88,10 +95,15 @@ def _channels(leg: Leg) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(row) for row in mean.tolist())
 
 
-def _path(one: Chosen, steady: Epochs, overlap: bool) -> tuple[Piece, ...] | None:
+def _no_path(method: str, ranks: int) -> str:
+    """Why no critical path is told; empty: it is."""
+    if method in NO_PATH:
+        return f"{method}: {NO_PATH[method]}"
+    return f"{ranks} ranks: it is searched among all messages, up to {PATH_RANKS} ranks" if ranks > PATH_RANKS else ""
+
+
+def _path(one: Chosen, steady: Epochs, overlap: bool) -> tuple[Piece, ...]:
     choice = one.choice
-    if choice.name not in PATH_METHODS or choice.load.ranks > PATH_RANKS:
-        return None
     wire: Wire = choice.wire
     drawn = timeline(one.workload, wire.network, semantics=wire.semantics, links=wire.links, overlap=overlap)
     path = critical_path(*drawn)
@@ -145,5 +157,6 @@ def _widths_text(one: Chosen, wanted: Wanted) -> str:
     bits = np.concatenate([e.bits for e in one.workload.exchanges]) if one.workload.exchanges else np.empty(0, np.uint8)
     widths, counts = np.unique(bits, return_counts=True)
     spread = ", ".join(f"{count:,} of {width} bits" for width, count in zip(widths, counts, strict=True))
-    solved = f"solved in {report.seconds(one.assigned.solve_s)}, gap {one.assigned.gap:.1e}"
+    solved = f"solved in {report.seconds(one.assigned.solve_s)} beside training (not in the epoch)"
+    solved += f", gap {one.assigned.gap:.1e}"
     return f"{wanted.policy}, lambda {wanted.lam:g}, groups of {wanted.group_size}: {spread}; {solved}"

@@ -17,6 +17,8 @@ def describe(answer: Answer) -> str:
     parts = [report.facts(_facts(answer)), report.table(_exchanges(answer), HEADER)]
     if answer.path:
         parts.append("What the epoch's end waits for, back to its beginning (longest first):\n" + _path(answer))
+    if answer.no_path:
+        parts.append(f"No critical path of {answer.no_path}")
     if answer.disturbed is not None:
         parts.append("Under stragglers:\n" + _disturbed(answer))
     if answer.against:
@@ -33,7 +35,7 @@ def _facts(answer: Answer) -> list[tuple[str, str]]:
         f"{key} {value if isinstance(value, str) else format(value, 'g')}" for key, value in answer.parameters.items()
     )
     beside = f", {report.seconds(answer.beside_s)} of it spread over the epochs between" if answer.beside_s else ""
-    return [
+    found = [
         ("graph", f"{answer.graph}, {answer.ranks} ranks, {answer.transport}, on machine {answer.machine}"),
         ("method", answer.method + (f" ({set_to})" if set_to else "")),
         ("epoch", report.seconds(time.epoch_s) + beside),
@@ -41,13 +43,21 @@ def _facts(answer: Answer) -> list[tuple[str, str]]:
         ("rows sent", f"{report.num_bytes(time.num_bytes)} by all ranks"),
         ("dense", f"{report.seconds(time.dense_s)}, held products {report.seconds(time.held_s)}"),
         ("gradients", report.seconds(time.weight_gradient_s)),
-        ("variance", f"{answer.variance_bound:.3g} (bound on what rounding adds to the aggregates)"),
-        (
-            "limit",
-            f"{report.seconds(answer.limit_s)} at 2 bits: the longer of compute alone and messages alone, and "
-            "gradients",
-        ),
+        ("variance", f"{answer.variance_bound:.3g} ({_counted(answer.method)})"),
     ]
+    if answer.limit_s is not None:
+        what = "at 2 bits: the longer of compute alone and messages alone, and gradients"
+        found.append(("limit", f"{report.seconds(answer.limit_s)} {what}"))
+    return found
+
+
+def _counted(method: str) -> str:
+    """What the variance is of, and what it leaves out."""
+    if method in ("pipelined", "skip-broadcast"):
+        return "of rounding alone: that rows are stale isn't counted"
+    if method == "gist":
+        return "of rounding alone: that weights are trained apart isn't counted"
+    return "bound on what rounding adds to the aggregates"
 
 
 def _exchanges(answer: Answer) -> list[list[str]]:

@@ -18,11 +18,14 @@ from simulator.choice import METHODS, build, parameters
 from simulator.cost import CostError, PairCosts
 from simulator.epoch import Load, simulate, variance_bound, with_bits
 from simulator.machine import Machine
+from simulator.made import at_costs
 from simulator.methods import MethodError
 from simulator.picture import fronts
 from simulator.policy import ProblemError
+from simulator.policy.front import knee_index
 from simulator.sweep import Lists, SweepPoint, adaptive, bits_of, lists, with_front
 from simulator.timeline import TimelineError
+from simulator.tuning import TRAINED, WORTH
 from simulator.wire import Wire
 from simulator.workload import Workload
 from toolkit import report
@@ -30,6 +33,9 @@ from toolkit.commands.offline import costs_of, made, read_both, refuse_graph_opt
 from toolkit.errors import UserError
 
 FIXED = (1, 2, 4, 8, 16, 32)
+WIDTHS = ("adaptive", "posted", "fixed")  # methods that are told apart by their widths alone
+LINKS = {"apart": "every pair has one of its own", "shared": "a rank's messages go one after another"}
+HEADER = ["workload", "ranks", "bandwidth x", "ring", "knee of the front", "epoch", "variance", "float32", "gain"]
 BY_LAMBDA = {"adaptive": False, "posted": True}  # method: whether all messages of an exchange are one problem
 Row = dict[str, Any]
 
@@ -73,10 +79,29 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    best = [_fastest(here) for here in _networks(rows)]
-    print(f"{len(rows):,} epochs simulated; {args.out}" + (f", {args.picture}" if args.picture else ""))
-    print(report.table(best, ["workload", "ranks", "bandwidth x", "fastest", "epoch", "float32", "gain", "variance"]))
+    print(_described(rows, cases, args))
     return 0
+
+
+def _described(rows: Sequence[Row], cases: Sequence[Case], args: argparse.Namespace) -> str:
+    """The choice of every network beside float32, and what was taken as given."""
+    best = [_choice(here) for here in _networks(rows)]
+    shared = any(case.machine.fitted is None for case in cases)
+    notes = [
+        f"links {args.links}: {LINKS[args.links]}"
+        + ("; simulate's auto lets messages share this machine's links (fair)" if shared else ""),
+        "gradients: their sum is scaled as a ring allreduce of their bytes over the slowest pair is",
+    ]
+    if left := [method for method in args.methods if method in METHODS]:
+        notes.append(
+            f"choice: of {', '.join(WIDTHS)}; {', '.join(left)}: in the file, their variance is rounding's alone"
+        )
+    return (
+        f"{len(rows):,} epochs simulated; {args.out}"
+        + (f", {args.picture}" if args.picture else "")
+        + f"\n{report.table(best, HEADER)}\n\n"
+        + "\n".join(notes)
+    )
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -113,14 +138,16 @@ def _grid(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[list[Row]
     lambdas = np.linspace(0, 1, args.lambdas).tolist()
     words = _words(args)
     for case, factor, semantics in itertools.product(cases, args.bandwidths, args.semantics):
-        wire = Wire(network=case.costs.at_bandwidth(factor), semantics=semantics, links=args.links)
+        costs = case.costs.at_bandwidth(factor)
+        wire = Wire(network=costs, semantics=semantics, links=args.links)
+        workload = at_costs(case.workload, case.costs, costs)
         points: list[SweepPoint] = []
         for method, found in case.lists.items():
-            chosen = [p for one in found for p in adaptive(case.workload, one, wire, lambdas, method)]
+            chosen = [p for one in found for p in adaptive(workload, one, wire, lambdas, method)]
             points += with_front(chosen)
         for method in args.methods:
-            points += _fixed(case.workload, wire) if method == "fixed" else []
-            points += [_other(case.workload, wire, method, words)] if method in METHODS else []
+            points += _fixed(workload, wire) if method == "fixed" else []
+            points += [_other(workload, wire, method, words)] if method in METHODS else []
         about = {"workload": case.name, "graph": case.workload.graph, "ranks": case.workload.ranks}
         about |= {"machine": case.machine.name, "bandwidth_factor": factor, "semantics": semantics, "links": args.links}
         yield [about | _plain(point) for point in points]
@@ -210,26 +237,46 @@ def _shown(grid: Iterator[list[Row]], total: int) -> Iterator[list[Row]]:
 
 
 def _networks(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each workload and bandwidth."""
-    found: dict[tuple[str, int, float], list[Row]] = {}
+    """The rows of each workload, bandwidth and ring."""
+    found: dict[tuple[str, int, float, str], list[Row]] = {}
     for row in rows:
-        found.setdefault((row["workload"], row["ranks"], row["bandwidth_factor"]), []).append(row)
+        key = (row["workload"], row["ranks"], row["bandwidth_factor"], row["semantics"])
+        found.setdefault(key, []).append(row)
     return list(found.values())
 
 
-def _fastest(here: Sequence[Row]) -> list[str]:
-    best = min(here, key=lambda row: (row["epoch_s"], row["variance_bound"]))
-    plain = min((row["epoch_s"] for row in here if row["method"] == "fixed 32"), default=None)
+def _choice(here: Sequence[Row]) -> list[str]:
+    """The knee of adaptive and fixed widths together; float32 where no width saves enough."""
+    plain = next((row for row in here if row["method"] == "fixed 32"), None)
+    best = _knee([row for row in here if _trained(row)], plain)
+    first = here[0]
+    where = [first["workload"], str(first["ranks"]), f"{first['bandwidth_factor']:g}", first["semantics"]]
+    float32 = "-" if plain is None else report.seconds(plain["epoch_s"])
+    if best is None:  # methods without widths to choose
+        return [*where, "-", "-", "-", float32, "-"]
     name = best["method"]
     if best["lambda"] is not None:
         name += f", lambda {best['lambda']:.2f}, group {best['group_size']}"
-    return [
-        best["workload"],
-        str(best["ranks"]),
-        f"{best['bandwidth_factor']:g}",
-        f"{name} ({best['semantics']})",
-        report.seconds(best["epoch_s"]),
-        "-" if plain is None else report.seconds(plain),
-        "-" if plain is None else report.ratio(plain, best["epoch_s"]),
-        f"{best['variance_bound']:.3g}",
-    ]
+    elif best is plain:
+        name = "float32: nothing to gain"
+    gain = "-" if plain is None or best is plain else report.ratio(plain["epoch_s"], best["epoch_s"])
+    return [*where, name, report.seconds(best["epoch_s"]), f"{best['variance_bound']:.3g}", float32, gain]
+
+
+def _trained(row: Row) -> bool:
+    """Whether `tune` could propose it."""
+    return row["lambda"] is not None or row["method"] in [f"fixed {bits}" for bits in TRAINED]
+
+
+def _knee(rows: Sequence[Row], plain: Row | None) -> Row | None:
+    """As tune's rule: among what saves at least a share WORTH of float32's epoch; float32 where nothing does."""
+    worth = [r for r in rows if plain is None or r["epoch_s"] <= (1 - WORTH) * plain["epoch_s"]]
+    # of equal ones fixed widths come first, which nobody has to solve, then the largest groups
+    order = sorted(worth, key=lambda r: (r["epoch_s"], r["variance_bound"], -(r["group_size"] or np.inf)))
+    front: list[Row] = []
+    for row in order:
+        if not front or row["variance_bound"] < front[-1]["variance_bound"]:
+            front.append(row)
+    if not front:
+        return plain
+    return front[knee_index(*(np.array([row[of] for row in front]) for of in ("epoch_s", "variance_bound")))]

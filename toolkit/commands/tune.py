@@ -8,18 +8,32 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from simulator.assignment import Point, knee, tune
-from simulator.epoch import simulate, variance_bound, with_bits
+from simulator.assignment import Point, knee, marked, tune
 from simulator.machine import Machine
 from simulator.policy import ProblemError, SolverError
-from simulator.tuning import Period, Rule, TuningError, hidden_s, periods, pick, shortest
+from simulator.tuning import (
+    WORTH,
+    Choice,
+    Fixed,
+    Period,
+    Rule,
+    TuningError,
+    fixed,
+    gain,
+    hidden_s,
+    nothing_to_gain,
+    periods,
+    pick,
+    shortest,
+)
 from simulator.workload import Workload
 from toolkit import config as configs
 from toolkit import report
-from toolkit.commands.offline import costs_of, read_both, wire_of
+from toolkit.commands.offline import costs_of, read_both, wire_of, without_machine
 from toolkit.errors import UserError
 
 HEADER = [
@@ -30,17 +44,17 @@ HEADER = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The points of a grid, each with its periods, and the one that the rule takes."""
+    """Points of a grid and fixed widths, marked together; every one's periods; and the one that the rule takes."""
 
-    points: list[Point]
-    periods: list[list[Period]]
-    best: Point
+    choices: list[Choice]
+    periods: list[list[Period]]  # none of a fixed width
+    best: Choice
     policy: str
 
-    @property
-    def period(self) -> Period:
-        """The best point's."""
-        return shortest(self.periods[self.points.index(self.best)])
+    def period_of(self, choice: Choice) -> Period | None:
+        """The shortest that is cheap enough; None: a fixed width is not assigned."""
+        found = self.periods[next(i for i, one in enumerate(self.choices) if one is choice)]
+        return shortest(found) if found else None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,17 +68,19 @@ def run(args: argparse.Namespace) -> int:
         return tune_real.run(args)
     if args.ranks is not None or args.set:
         raise UserError("-np and --set go with --real; a recorded run has its own")
-    if args.workload is None or args.machine is None:
+    if args.workload is None:
         raise UserError("give WORKLOAD and --machine FILE, or --real CONFIG.toml -np N to record one first")
+    if args.machine is None:
+        raise UserError(without_machine(args.workload))
     recorded, found = read_both(Path(args.workload), args.machine)
     base = _base_of(Path(args.workload)) if args.write else None
     tuned = tune_workload(recorded, found, args)
     if args.json:
         print(json.dumps(plain(tuned), indent=1))
     else:
-        print(describe(tuned, recorded, found, args))
+        print(describe(tuned, args))
     if base is not None:
-        write(chosen_config(base, tuned.best, tuned.period.epochs, tuned.policy, args.lead), Path(args.write))
+        write(chosen_config(base, tuned, tuned.best, args.lead), Path(args.write))
     return 0
 
 
@@ -99,27 +115,44 @@ def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) 
             at_once=policy == "posted",
             hidden_s=hidden_s(recorded),
         )
-        best = pick(points, *rule_of(args))
+        choices: list[Choice] = marked([*points, *fixed(recorded, wire)])
+        best = pick(choices, *rule_of(args))
     except (ProblemError, SolverError, TuningError) as error:
         raise UserError(str(error)) from None
-    each = [periods(recorded, costs, point, args.periods, args.lead) for point in points]
-    return Tuned(points=points, periods=each, best=best, policy=policy)
+    each = [periods(recorded, costs, one, args.periods, args.lead) if isinstance(one, Point) else [] for one in choices]
+    return Tuned(choices=choices, periods=each, best=best, policy=policy)
 
 
-def chosen_config(base: configs.Config, point: Point, period: int, policy: str, lead: int) -> configs.Config:
-    """``base`` with adaptive widths as chosen. UserError where they don't go with it."""
+def chosen_config(base: configs.Config, tuned: Tuned, choice: Choice, lead: int) -> configs.Config:
+    """``base`` with the widths of a choice. UserError where they don't go with it."""
+    if isinstance(choice, Fixed):
+        return dataclasses.replace(base, method=_fixed_method(base.method, choice.width))
+    period = tuned.period_of(choice)
+    assert period is not None
     method = dataclasses.replace(
         base.method,
         name="adaqp" if base.method.overlap else "adaqp-q",
         codec="quantised",
         widths="adaptive",
-        policy=policy,
-        lam=point.lam,
-        group_size=point.group_size,
-        period=period,
+        policy=tuned.policy,
+        lam=choice.lam,
+        group_size=choice.group_size,
+        period=period.epochs,
         lead=lead,
     )
     return dataclasses.replace(base, method=method)
+
+
+def _fixed_method(method: configs.Method, width: int) -> configs.Method:
+    """Without the keys of adaptive widths; 32 bits are vanilla."""
+    plain = configs.Method()
+    only_adaptive = ("policy", "lam", "group_size", "period", "lead")
+    changes: dict[str, Any] = {key: getattr(plain, key) for key in only_adaptive} | {"widths": "fixed"}
+    if width == 32:
+        changes |= {"name": "vanilla", "codec": "float32", "bits": plain.bits, "quantise_all": False}
+    else:
+        changes |= {"name": "fixed", "codec": "quantised", "bits": width}
+    return dataclasses.replace(method, **changes)
 
 
 def write(config: configs.Config, path: Path) -> None:
@@ -138,70 +171,90 @@ def _base_of(path: Path) -> configs.Config:
     return configs.load(beside)
 
 
-def describe(tuned: Tuned, recorded: Workload, found: Machine, args: argparse.Namespace) -> str:
+def describe(tuned: Tuned, args: argparse.Namespace) -> str:
     """The front, fixed widths beside it, and what was chosen."""
-    paired = sorted(zip(tuned.points, tuned.periods, strict=True), key=lambda both: both[0].epoch.epoch_s)
-    rows = [_row(point, shortest(each), tuned.best) for point, each in paired if point.on_front or point is tuned.best]
-    wire = wire_of(found, args)
-    for bits in (2, 4, 8, 32):
-        fixed = with_bits(recorded, bits)
-        epoch = simulate(fixed, wire.network, semantics=wire.semantics, links=wire.links)
-        seconds, waited, sent = report.seconds(epoch.epoch_s), report.seconds(epoch.waiting_s), epoch.num_bytes
-        rows.append(
-            ["", f"fixed {bits}", "-", "-", seconds, "-", waited, report.num_bytes(sent), str(bits),
-             f"{variance_bound(fixed):.3g}", "-"]
-        )  # fmt: skip
-    best, period, (rule, _) = tuned.best, tuned.period, rule_of(args)
+    best, (rule, _) = tuned.best, rule_of(args)
+    shown = [
+        (one, tuned.period_of(one)) for one in tuned.choices if isinstance(one, Fixed) or one.on_front or one is best
+    ]
+    points = sorted((both for both in shown if isinstance(both[0], Point)), key=lambda both: both[0].epoch.epoch_s)
+    rows = [_row(one, period, one is best) for one, period in points]
+    rows += [_row(one, period, one is best) for one, period in shown if isinstance(one, Fixed)]
     return (
-        f"The front over lambda and group size by {tuned.policy}, with the period of each (* the choice: "
-        f"{rule.replace('_', ' ')}), and fixed widths beside it:\n"
-        + report.table(rows, HEADER)
-        + f"\n\nmethod.lam = {best.lam:g}, method.group_size = {best.group_size}, method.period = {period.epochs}: "
-        f"an epoch of {report.seconds(period.epoch_s)}, {report.percent(period.share)} of it for assignments"
+        f"The front of lambda and group size by {tuned.policy}, with the period of each, and fixed widths, all judged "
+        f"together (* the choice: {rule.replace('_', ' ')}):\n" + report.table(rows, HEADER) + "\n\n" + told(tuned)
     )
 
 
-def _row(point: Point, period: Period, best: Point) -> list[str]:
+def told(tuned: Tuned) -> str:
+    """The choice in a sentence."""
+    best, saved = tuned.best, gain(tuned.best, tuned.choices)
+    epoch = f"an epoch of {report.seconds(best.epoch.epoch_s)}, {report.percent(saved)} shorter than float32's"
+    if isinstance(best, Point):
+        period = tuned.period_of(best)
+        assert period is not None
+        return (
+            f"method.lam = {best.lam:g}, method.group_size = {best.group_size}, method.period = {period.epochs}: "
+            f"{epoch}, {report.percent(period.share)} more of it for assignments"
+        )
+    if best.width < 32:
+        return f'method.name = "fixed", method.bits = {best.width}: {epoch}'
+    if nothing_to_gain(tuned.choices):
+        most = max(gain(one, tuned.choices) for one in tuned.choices)
+        return (
+            f'nothing to gain here: float32 stays (method.name = "vanilla"); the fastest choice saves '
+            f"{report.percent(most)} of its epoch, less than {report.percent(WORTH)}"
+        )
+    return f'method.name = "vanilla": an epoch of {report.seconds(best.epoch.epoch_s)} in float32'
+
+
+def _row(one: Choice, period: Period | None, is_best: bool) -> list[str]:
+    widths = [f"fixed {one.width}", "-"] if isinstance(one, Fixed) else [f"{one.lam:.2f}", str(one.group_size)]
     return [
-        "*" if point is best else "",
-        f"{point.lam:.2f}",
-        str(point.group_size),
-        str(period.epochs),
-        report.seconds(period.epoch_s),
-        report.percent(period.share),
-        report.seconds(point.epoch.waiting_s),
-        report.num_bytes(point.epoch.num_bytes),
-        f"{point.bits:.2f}",
-        f"{point.variance:.3g}",
-        report.seconds(point.solve_s),
+        "*" if is_best else "",
+        *widths,
+        str(period.epochs) if period else "-",
+        report.seconds(period.epoch_s if period else one.epoch.epoch_s),
+        report.percent(period.share) if period else "-",
+        report.seconds(one.epoch.waiting_s),
+        report.num_bytes(one.epoch.num_bytes),
+        str(one.width) if isinstance(one, Fixed) else f"{one.bits:.2f}",
+        f"{one.variance:.3g}",
+        "-" if isinstance(one, Fixed) else report.seconds(one.solve_s),
     ]
 
 
 def plain(tuned: Tuned) -> list[dict[str, object]]:
-    """Every point, for programs."""
-    front_knee = knee(tuned.points)
+    """Every point and fixed width, for programs."""
+    front_knee = knee(tuned.choices)
     return [
-        {
-            "lambda": point.lam,
-            "group_size": point.group_size,
-            "policy": tuned.policy,
-            "epoch_s": point.epoch.epoch_s,
-            "waiting_s": point.epoch.waiting_s,
-            "num_bytes": point.epoch.num_bytes,
-            "mean_bits": point.bits,
-            "variance_bound": point.variance,
-            "solve_s": point.solve_s,
-            "on_front": point.on_front,
-            "knee": point is front_knee,
-            "chosen": point is tuned.best,
+        named(one)
+        | {
+            "policy": "fixed" if isinstance(one, Fixed) else tuned.policy,
+            "epoch_s": one.epoch.epoch_s,
+            "waiting_s": one.epoch.waiting_s,
+            "num_bytes": one.epoch.num_bytes,
+            "mean_bits": float(one.width) if isinstance(one, Fixed) else one.bits,
+            "variance_bound": one.variance,
+            "solve_s": 0.0 if isinstance(one, Fixed) else one.solve_s,
+            "on_front": one.on_front,
+            "knee": one is front_knee,
+            "chosen": one is tuned.best,
             "periods": _plain_periods(each),
         }
-        for point, each in zip(tuned.points, tuned.periods, strict=True)
+        for one, each in zip(tuned.choices, tuned.periods, strict=True)
     ]
 
 
+def named(one: Choice) -> dict[str, object]:
+    """What tells a choice from the others, for programs."""
+    if isinstance(one, Fixed):
+        return {"lambda": None, "group_size": None, "bits": one.width}
+    return {"lambda": one.lam, "group_size": one.group_size, "bits": None}
+
+
 def _plain_periods(found: Sequence[Period]) -> list[dict[str, object]]:
-    taken = shortest(found)
+    taken = shortest(found) if found else None
     return [
         {"epochs": p.epochs, "held_up_s": p.held_up_s, "epoch_s": p.epoch_s, "share": p.share, "chosen": p is taken}
         for p in found

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from simulator import workload
-from simulator.assignment import Point
-from simulator.tuning import shortest
+from simulator.tuning import Choice, Fixed
 from toolkit import config as configs
 from toolkit import report
 from toolkit.commands import tune
@@ -31,6 +30,7 @@ from toolkit.errors import UserError
 
 FEWEST = 10  # epochs of a run: half of them at 8 bits, one for the solver, one for new layouts, the rest to measure
 LEAD = 1
+FLOAT32 = "method.codec=float32"
 HEADER = ["", "lambda", "group", "simulated epoch", "real epoch", "off by", "noise / dropout", "judged", "epochs"]
 
 
@@ -51,9 +51,9 @@ class Measured:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """A point of the front and what its runs measured, rung after rung."""
+    """A point of the front or a fixed width, and what its runs measured, rung after rung."""
 
-    point: Point
+    point: Choice
     runs: list[Measured]
 
 
@@ -79,14 +79,13 @@ def _tune(args: argparse.Namespace, base: configs.Config, folder: Path) -> int:
     name = args.machine or base.method.machine or str(recorded_in / "machine.toml")
     tuned = tune.tune_workload(load, found_machine(name, load.ranks, args.real), args)
     policy = tuned.policy
-    candidates = [Candidate(point=point, runs=[]) for point in spread(tuned.points, tuned.best, args.candidates)]
+    candidates = [Candidate(point=point, runs=[]) for point in spread(tuned.choices, tuned.best, args.candidates)]
     left, epochs, rung = candidates, args.epochs, 0
     while left:
         for number, candidate in enumerate(left):
             point = candidate.point
-            _say(f"lambda {point.lam:g}, groups of {point.group_size}: {epochs} epochs")
-            keys = [f"method.policy={policy}", f"method.lam={point.lam}", f"method.group_size={point.group_size}"]
-            candidate.runs.append(_measure(args, folder / f"{rung}-{number}", keys, epochs))
+            _say(f"{_words(point)}: {epochs} epochs")
+            candidate.runs.append(_measure(args, folder / f"{rung}-{number}", _keys(point, policy), epochs))
         if len(left) == 1:
             break
         left = sorted(left, key=lambda c: c.runs[-1].judged_s)[: (len(left) + 1) // 2]
@@ -99,12 +98,26 @@ def _tune(args: argparse.Namespace, base: configs.Config, folder: Path) -> int:
     else:
         print(describe(candidates, best, offline, behind))
     if args.write:
-        period = shortest(tuned.periods[tuned.points.index(best.point)])
-        tune.write(tune.chosen_config(base, best.point, period.epochs, policy, args.lead), Path(args.write))
+        tune.write(tune.chosen_config(base, tuned, best.point, args.lead), Path(args.write))
     return 0
 
 
-def spread(points: Sequence[Point], best: Point, count: int) -> list[Point]:
+def _words(choice: Choice) -> str:
+    if isinstance(choice, Fixed):
+        return f"{choice.width} bits for all"
+    return f"lambda {choice.lam:g}, groups of {choice.group_size}"
+
+
+def _keys(choice: Choice, policy: str) -> list[str]:
+    """What a short run is told of its widths."""
+    if isinstance(choice, Fixed):
+        if choice.width == 32:
+            return ["method.name=vanilla", FLOAT32, "method.widths=fixed"]
+        return ["method.name=fixed", "method.widths=fixed", f"method.bits={choice.width}"]
+    return [f"method.policy={policy}", f"method.lam={choice.lam}", f"method.group_size={choice.group_size}"]
+
+
+def spread(points: Sequence[Choice], best: Choice, count: int) -> list[Choice]:
     """``best`` and others evenly spaced along the front, fastest first: ``count`` where there are as many."""
     front = sorted((p for p in points if p.on_front), key=lambda p: p.epoch.epoch_s)
     places = np.unique(np.linspace(0, len(front) - 1, max(2, count - 1)).round().astype(int))
@@ -124,7 +137,8 @@ def regret(candidates: Sequence[Candidate], offline: Candidate) -> float:
 
 
 def _measure(args: argparse.Namespace, folder: Path, keys: list[str], epochs: int) -> Measured:
-    _train(args, folder, [*keys, f"train.noise_every={epochs}"], epochs)
+    noise = [] if FLOAT32 in keys else [f"train.noise_every={epochs}"]  # float32 adds none, and training says so
+    _train(args, folder, [*keys, *noise], epochs)
     return measured_of((folder / "metrics.jsonl").read_text(encoding="utf-8"))
 
 
@@ -132,8 +146,11 @@ def measured_of(metrics: str) -> Measured:
     """From the lines of a run's metrics.jsonl."""
     lines: list[dict[str, Any]] = [json.loads(line) for line in metrics.splitlines()]
     epochs = [line for line in lines if line["kind"] == "epoch"]
-    switch = next(line["epoch"] for line in lines if line["kind"] == "assignment")
-    every = next(layer for line in lines if line["kind"] == "noise" for layer in line["layers"] if layer["layer"] == -1)
+    # without adaptive widths nothing switches: the latter half, as long as the others are measured
+    fixed = epochs[(len(epochs) - 1) // 2]["epoch"]
+    switch = next((line["epoch"] for line in lines if line["kind"] == "assignment"), fixed)
+    layers = (layer for line in lines if line["kind"] == "noise" for layer in line["layers"])
+    every = next((layer for layer in layers if layer["layer"] == -1), {"codec": 0.0, "dropout": 0.0})  # of float32
     # the epoch after the switch makes new layouts
     seconds = [line["epoch_s"] for line in epochs if line["epoch"] > switch + 1]
     return Measured(
@@ -143,7 +160,7 @@ def measured_of(metrics: str) -> Measured:
 
 def _train(args: argparse.Namespace, folder: Path, keys: list[str], epochs: int) -> None:
     """A run with adaptive widths, chosen after half of its epochs."""
-    given = [*args.set, "method.codec=quantised", "method.widths=adaptive", f"method.lead={LEAD}", *keys]
+    given = [*args.set, "method.codec=quantised", "method.widths=adaptive", f"method.lead={LEAD}", *keys]  # last rules
     given += [
         f"train.epochs={epochs}",
         f"train.eval_every={epochs}",
@@ -177,8 +194,8 @@ def describe(candidates: Sequence[Candidate], best: Candidate, offline: Candidat
         rows.append(
             [
                 ("*" if one is best else "") + ("o" if one is offline else ""),
-                f"{one.point.lam:.2f}",
-                str(one.point.group_size),
+                f"fixed {one.point.width}" if isinstance(one.point, Fixed) else f"{one.point.lam:.2f}",
+                "-" if isinstance(one.point, Fixed) else str(one.point.group_size),
                 report.seconds(simulated),
                 report.seconds(last.epoch_s),
                 f"{100 * (simulated / last.epoch_s - 1):+.1f} %",
@@ -199,9 +216,7 @@ def _plain(one: Candidate, best: Candidate, offline: Candidate) -> dict[str, Any
         {"epochs": r.epochs, "epoch_s": r.epoch_s, "codec": r.codec, "dropout": r.dropout, "judged_s": r.judged_s}
         for r in one.runs
     ]
-    return {
-        "lambda": one.point.lam,
-        "group_size": one.point.group_size,
+    return tune.named(one.point) | {
         "simulated_epoch_s": one.point.epoch.epoch_s,
         "variance_bound": one.point.variance,
         "best": one is best,
