@@ -103,7 +103,7 @@ def test_config_prints_toml():
         (["train", DIGITS, "--set", "method.name=fixed", "--set", "method.codec=float32"], "leave one of them out"),
         (["train", DIGITS, "--set", "train.noise_every=5"], "the codec adds no noise"),
         (["calibrate", DIGITS], "one rank has nobody to send to"),
-        (["simulate", "nowhere", "--machine", "emulated-4"], "nowhere is no workload file"),
+        (["simulate", "nowhere", "--machine", "emulated-4"], "there is no file nowhere"),
         (["simulate", DIGITS, "--machine", "emulated-4"], "is no workload file"),
         (["noise", DIGITS, "--set", "method.codec=quantised", "--draws", "1"], "--draws is 1"),
         (["noise", DIGITS, "--set", "method.codec=quantised", "--set", "method.bits=3"], "method.bits is 3"),
