@@ -31,6 +31,7 @@ from bench.overlap import configuration
 from simulator import machine, workload
 from simulator.cost import PairCosts
 from simulator.epoch import simulate
+from simulator.hosts import UNLIMITED
 from simulator.picture import scatter
 from simulator.topology import Topology
 from toolkit.commands.validate import describe, summary
@@ -53,7 +54,7 @@ def described(lab: Lab) -> machine.Machine:
     """The lab as a machine.toml would have it. Of 1,538 bytes on the wire 1,448 are ours."""
     useful = 1448 / 1538
     hosts = tuple(
-        machine.Host(name=f"nl{i}", nic_bandwidth_bit_s=lab.nics[i] * useful if i in lab.nics else machine.UNLIMITED)
+        machine.Host(name=f"nl{i}", nic_bandwidth_bit_s=lab.nics[i] * useful if i in lab.nics else UNLIMITED)
         for i in range(lab.hosts)
     )
     links = tuple(

@@ -26,6 +26,12 @@ RESULTS = [
 ]  # fmt: skip
 
 
+def test_a_capped_nic_is_described_as_a_link_that_pairs_share():
+    capped = fidelity.described(fidelity.networks()["capped"])
+    assert [host.nic_bandwidth_bit_s < 1e9 for host in capped.hosts] == [False, False, True, False]
+    assert len(capped.topology().devices) == 4
+
+
 def main(words):
     with pytest.raises(SystemExit) as left:
         cli.main(words)
