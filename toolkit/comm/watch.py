@@ -192,15 +192,13 @@ class Watch:
         positions = {peer.rank: Position.of(peer.slot) for peer in self.peers.values()}
         positions[0] = Position.of(position.here())
         waited = {peer.rank: now - peer.moved for peer in self.peers.values()}
-        stuck = {
-            rank: p
-            for rank, p in positions.items()
-            if p.waits and waited.get(rank, self.timeout_s + 1) > self.timeout_s
-        }
+        waiting = {rank: p for rank, p in positions.items() if p.waits}
+        stuck = {rank: p for rank, p in waiting.items() if waited.get(rank, self.timeout_s + 1) > self.timeout_s}
         odd = first_difference(stuck) if len(stuck) > 1 else None
         if odd is None:
             return None
-        rest = {rank: p for rank, p in stuck.items() if rank not in odd}
+        # told with those that have not waited as long: from other hosts, ranks are not heard at the same moment
+        rest = {rank: p for rank, p in waiting.items() if rank not in odd}
         waited_s = min(waited[rank] for rank in stuck if rank)
         return f"ranks have waited in different operations for {waited_s:.0f} s: {_in_words(odd)}; {_in_words(rest)}"
 
