@@ -232,13 +232,7 @@ def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "place:run",
         "Several workloads, one a METIS seed: the fastest is kept. Offline: needs no MPI and no torch.",
     )
-    _add_network(place, several=True)
-    place.add_argument("--restarts", type=int, default=8, metavar="K", help="starts of the local search (default 8)")
-    place.add_argument("--seed", type=int, default=0, metavar="K", help="of the keyed starts (default 0)")
-    place.add_argument(
-        "--evaluations", type=int, metavar="K", help="numberings a local search may judge (default: seconds' worth)"
-    )
-    place.add_argument("--out", metavar="FILE", help="write the renumbered workload to this .npz file")
+    options.add_place(place)
 
 
 def _command(
@@ -279,31 +273,6 @@ def _add_config(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
         metavar="section.key=value",
         help="override a key, as often as you like: --set model.kind=sage --set train.epochs=50",
     )
-
-
-def _add_network(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """What a simulated epoch needs: a workload (``several``: one or more), a machine, how its ring goes."""
-    if several:
-        parser.add_argument("workloads", metavar="WORKLOAD", nargs="+", help="run folders, or the workload.npz in them")
-    else:
-        parser.add_argument("workload", metavar="WORKLOAD", help="a run folder, or the workload.npz in it")
-    parser.add_argument(
-        "--machine",
-        required=True,
-        metavar="FILE",
-        help="a machine.toml (docs/machine.md; `bitring calibrate` writes one), or a preset such as emulated-4",
-    )
-    parser.add_argument(
-        "--semantics", choices=("posted", "eager", "rendezvous", "barrier"), default="posted", help="of the ring"
-    )
-    parser.add_argument(
-        "--links",
-        choices=("auto", "fair", "apart", "shared"),
-        default="auto",
-        help="fair: messages share the machine's links, max-min; apart: each pair has one of its own; shared: a rank's "
-        "go one after another; auto: apart where costs were measured, else fair",
-    )
-    parser.add_argument("--json", action="store_true", help="the same for programs")
 
 
 def _add_ranks(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from toolkit.graph.part import Part
 from toolkit.plan import LayerShape, LayerStep
 from toolkit.rounding import DRAWN_FROM
 
-DENSEST = 0.1  # share of nonzero features above which rows are dense (nn/features.py)
+DENSEST = 0.1  # share of nonzero entries up to which rows stay sparse: a sparse product beats a dense one below
 
 
 def workload_of(config: configs.Config, partition: CachedPartition, rates: Rates, costs: PairCosts) -> Workload:

@@ -36,10 +36,10 @@ def refuse_contradictions(table: dict[str, Any], fixed: dict[str, Any]) -> None:
     for key, value in fixed.items():
         if table.get(key, value) != value:
             raise UserError(
-                f"method.name is {table['name']!r}, which sets method.{key} to {_toml(value)}, and method.{key} is "
-                f"{_toml(table[key])}; leave one of them out"
+                f"method.name is {table['name']!r}, which sets method.{key} to {_as_said(value)}, and method.{key} is "
+                f"{_as_said(table[key])}; leave one of them out"
             )
 
 
-def _toml(value: Any) -> str:
+def _as_said(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -177,6 +177,23 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workloads", metavar="WORKLOAD", nargs="+", help="run folders, or the workload.npz in them")
+    parser.add_argument(
+        "--machine",
+        required=True,
+        metavar="FILE",
+        help="a machine.toml (docs/machine.md; `bitring calibrate` writes one), or a preset such as emulated-4",
+    )
+    _add_ring(parser)
+    parser.add_argument("--restarts", type=int, default=8, metavar="K", help="starts of the local search (default 8)")
+    parser.add_argument("--seed", type=int, default=0, metavar="K", help="of the keyed starts (default 0)")
+    parser.add_argument(
+        "--evaluations", type=int, metavar="K", help="numberings a local search may judge (default: seconds' worth)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the renumbered workload to this .npz file")
+
+
 def _add_ring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--semantics", choices=RINGS, default="posted", help="of the ring")
     parser.add_argument(

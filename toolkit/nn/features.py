@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from toolkit.comm.halo import Masks
+from toolkit.counts import DENSEST
 from toolkit.nn.sparse import CPU, SparseMatrix
 
-DENSEST = 0.1  # share of nonzero entries up to which rows stay sparse: a sparse product beats a dense one below
 NARROW = 32  # columns of a weight
 
 
