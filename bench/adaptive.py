@@ -1,42 +1,46 @@
-"""Adaptive widths against fixed and drawn ones at equal bytes, and what lambda, group size and period change.
+"""Adaptive widths in training: accuracy, noise at equal bytes, what lambda, group and period change, and speed.
 
-    python -m bench.adaptive [equal sensitivity network] [--graph digits] [--ranks 4] [--seeds 3] [--repeats 7]
+    python -m bench.adaptive [equal sensitivity accuracy network] [--graph digits] [--ranks 4] [--seeds 5]
+                             [--graphs coauthor_physics] [--kinds gcn sage] [--networks alike unequal] [--repeats 7]
 
 equal         fixed 4 bits and drawn widths, each beside adaptive widths of as many bytes, and of as many seconds (a
-              channel that isn't the slowest takes more bits for nothing), and random ones: the noise of the weight
-              gradients (`bitring noise`) and test accuracy over seeds; from the recorded workload the variance,
-              forward and backward apart, with one budget for each exchange and with a joint one
+              channel that isn't the slowest takes more bits for nothing), with a budget for each exchange and with a
+              joint one, and random ones: the noise of the weight gradients (`bitring noise`) and test accuracy over
+              seeds; from the recorded workload the variance, forward and backward apart
 sensitivity   lambda, group size and period: the noise measured beside the variance that the simulator says
-network       seconds of an epoch on the emulated network (root, $BITRING_DATA; some minutes): the papers' plan, the
-              exact one, fixed, drawn and adaptive widths, beside the limit that no widths can pass
+accuracy      3 x 256 on --graphs: Vanilla, adaptive widths and AdaQP as published, over seeds
+network       seconds of an epoch on the emulated networks (root; some minutes): the papers' plan, the exact one, fixed,
+              drawn and adaptive widths, beside the limit that no widths can pass
 
-The first two by default, on a small graph: some minutes. The costs are those of emulated-4, so widths are the same
-whenever it runs. Ratios are of one run, side by side.
+The first two by default, on a small graph: some minutes. Their costs are those of emulated-4, so widths are the same
+whenever they run. Ratios are of one run, side by side. Named graphs need $BITRING_DATA. One file a part.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from bench import codecs, netepoch
-from bench.common import file_result
-from bench.netlab import Lab
+from bench.common import Goal, file_result, goals_table, plain_goals
+from bench.fidelity import networks
 from bench.overlap import configuration
 from simulator import machine, workload
 from simulator.assignment import Point, assign_workload, tune
 from simulator.cost import PairCosts
 from simulator.epoch import limit_s, simulate, variance_bound, with_bits
-from simulator.exchanges import problems_of
+from simulator.exchanges import Budget, problems_of
 from simulator.policy import best_front, joint
 from simulator.workload import Workload
 from toolkit import report
@@ -48,16 +52,26 @@ ADAPTIVE = ["method.codec=quantised", "method.widths=adaptive", f"method.machine
             f"method.lead={LEAD}", f"method.group_size={GROUP}", "method.policy=posted"]  # fmt: skip
 FIXED = {"fixed 4": ["method.codec=quantised", "method.bits=4"],
          "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"]}  # fmt: skip
+PUBLISHED = ["method.plan=paper", "method.quantise_all=true", "method.codec=quantised", "method.widths=adaptive",
+             "method.policy=adaptive"]  # fmt: skip
+PAPERS_BEST = 3.01  # times Vanilla's throughput (AdaQP, section 5)
 LAMBDAS, GROUPS, PERIODS = (0.0, 0.25, 0.5, 0.75, 1.0), (1, 10, 100, 1000), (5, 10, 20)
 
 
 def record(graph: str, ranks: int) -> Workload:
-    """The workload of a short run."""
+    """The workload of a short run, its messages alone: nothing in it differs from run to run."""
     with tempfile.TemporaryDirectory() as folder:
         overrides = [*codecs.settings(graph), *ADAPTIVE, f"train.epochs={AFTER}"]
         run = codecs.command("train", ranks, overrides, "--run-dir", f"{folder}/run")
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
-        return workload.load(Path(folder, "run", "workload.npz"))
+        load = workload.load(Path(folder, "run", "workload.npz"))
+    idle = np.zeros(load.ranks)
+    exchanges = [
+        dataclasses.replace(e, encode_s=idle, decode_s=idle, central_s=idle, marginal_s=idle) for e in load.exchanges
+    ]
+    return dataclasses.replace(
+        load, exchanges=tuple(exchanges), held_s=idle, dense_s=idle, weight_gradient_s=0.0, weight_gradient_bytes=0
+    )
 
 
 def noise(graph: str, ranks: int, overrides: Sequence[str], after: int = AFTER) -> dict[str, Any]:
@@ -74,13 +88,24 @@ def sent(point: Point) -> float:
 
 
 def lasts(point: Point) -> float:
-    """Seconds of an epoch."""
+    """Seconds of an epoch's messages."""
     return point.epoch.epoch_s
 
 
-def lambda_for(load: Workload, costs: PairCosts, limit: float, measure: Callable[[Point], float]) -> float:
+def lambda_for(
+    load: Workload, costs: PairCosts, limit: float, measure: Callable[[Point], float], budget: Budget = "each"
+) -> float:
     """The lambda whose widths take most of ``limit``, and no more where any do."""
-    points = tune(load, costs, costs, lambdas=np.linspace(0, 1, 101).tolist(), group_sizes=[GROUP], at_once=True)
+    lambdas = 1 - np.geomspace(1, 1e-6, 200)  # with a joint budget most of what there is to choose lies near 1
+    points = tune(
+        load,
+        costs,
+        costs,
+        lambdas=[*np.linspace(0, 1, 101), *lambdas],
+        group_sizes=[GROUP],
+        at_once=True,
+        budget=budget,
+    )
     fitting = [p for p in points if measure(p) <= limit] or [min(points, key=measure)]
     return max(fitting, key=lambda p: (measure(p), p.lam)).lam
 
@@ -97,18 +122,21 @@ def equal(graph: str, ranks: int, seeds: int) -> dict[str, Any]:
     load, costs = record(graph, ranks), machine.preset(MACHINE).pair_costs()
     results: list[dict[str, Any]] = []
     for name, (num_bytes, seconds) in budgets(load, costs).items():
-        by_bytes, by_seconds = lambda_for(load, costs, num_bytes, sent), lambda_for(load, costs, seconds, lasts)
-        contestants = {
-            name: FIXED[name],
-            "adaptive, as many bytes": [*ADAPTIVE, f"method.lam={by_bytes}"],
-            "adaptive, as many seconds": [*ADAPTIVE, f"method.lam={by_seconds}"],
-            "random, as many seconds": [*ADAPTIVE[:-1], "method.policy=random", f"method.lam={by_seconds}"],
-        }
+        contestants: dict[str, list[str]] = {name: FIXED[name]}
+        for budget in get_args(Budget):
+            for what, limit, measure in (("bytes", num_bytes, sent), ("seconds", seconds, lasts)):
+                lam = lambda_for(load, costs, limit, measure, budget)
+                chosen = [*ADAPTIVE, f"method.budget={budget}", f"method.lam={lam}"]
+                contestants[f"adaptive, {budget}, as many {what}"] = chosen
+        by_seconds = contestants["adaptive, each, as many seconds"][-1]
+        contestants["random, as many seconds"] = [*ADAPTIVE[:-1], "method.policy=random", by_seconds]
         for contestant, overrides in contestants.items():
             told = codecs.accuracy(ranks, seeds, [*codecs.settings(graph), *overrides])
             measured = noise(graph, ranks, overrides)
-            lam = overrides[-1].split("=")[1] if contestant != name else "-"
-            results.append({"against": name, "lambda": lam, "method": contestant, "accuracy": told, "noise": measured})
+            chosen_lam = f"{float(overrides[-1].split('=')[1]):.4g}" if contestant != name else "-"
+            results.append(
+                {"against": name, "lambda": chosen_lam, "method": contestant, "accuracy": told, "noise": measured}
+            )
     rows = [
         [
             r["method"], r["lambda"], report.num_bytes(r["accuracy"]["train_bytes"]), f"{r['noise']['codec']:.2e}",
@@ -168,57 +196,151 @@ def sensitivity(graph: str, ranks: int) -> list[dict[str, Any]]:
     return results
 
 
-def network(repeats: int, graphs: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
-    ours = ["method.codec=quantised", "method.widths=adaptive", "method.lead=0"]
+def accuracy(graphs: Sequence[str], kinds: Sequence[str], ranks: int, seeds: int) -> list[dict[str, Any]]:
+    """Test accuracy at best validation, 3 x 256, and the noise of the gradients beside dropout's."""
+    soon = ["method.period=15"]
     variants = {
-        "paper plan, float32": ["method.plan=paper"],
-        "exact plan, float32": [],
-        "4 bits": ["method.codec=quantised", "method.bits=4"],
-        "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"],
-        "papers' plan, adaptive": ["method.plan=paper", "method.quantise_all=true", *ours, "method.policy=adaptive"],
-        **{f"adaptive, lambda {lam}": [*ours, f"method.lam={lam}"] for lam in (0.0, 0.5, 1.0)},
+        "Vanilla": [],
+        "adaptive": ["method.name=adaqp", *soon],
+        "adaptive, joint": ["method.name=adaqp", "method.budget=joint", *soon],
+        "AdaQP as published": [*PUBLISHED, *soon],
     }
     results = []
-    with Lab.uniform(4, "100mbit", "100us").running() as lab:
-        for graph in graphs:
-            for kind in kinds:
+    for graph in graphs:
+        for kind in kinds:
+            base = [f"model.kind={kind}", "model.hidden=256", "train.epochs=60", f"method.machine={MACHINE}"]
+            rows: list[list[str]] = []
+            found: list[dict[str, Any]] = []
+            for name, overrides in variants.items():
+                told = codecs.accuracy(ranks, seeds, [*codecs.settings(graph), *base, *overrides])
+                measured = noise(graph, ranks, [*base, *overrides], 25) if overrides else None
+                found.append({"method": name, "accuracy": told, "noise": measured})
+                points = told["mean_percent"] - found[0]["accuracy"]["mean_percent"]
+                rows.append(
+                    [
+                        name, f"{told['mean_percent']:.2f} +- {told['deviation_percent']:.2f}", f"{points:+.2f}",
+                        report.num_bytes(told["train_bytes"]), f"{measured['codec']:.1e}" if measured else "0",
+                        f"{measured['dropout']:.2f}" if measured else "-",
+                    ]
+                )  # fmt: skip
+            print(f"\n{graph}, {kind} 3 x 256, {ranks} ranks, {seeds} seeds")
+            header = ["method", "test accuracy, %", "points", "rows an epoch", "gradient noise", "dropout's"]
+            print(report.table(rows, header), flush=True)
+            goals = [
+                Goal(what=f"{one['method']}: points lost", value=found[0]["accuracy"]["mean_percent"]
+                     - one["accuracy"]["mean_percent"], goal=0.30) for one in found[1:]
+            ]  # fmt: skip
+            goals += [
+                Goal(what=f"{one['method']}: noise / dropout's", value=one["noise"]["codec"] / one["noise"]["dropout"],
+                     goal=0.1) for one in found[1:]
+            ]  # fmt: skip
+            print(goals_table(goals), flush=True)
+            results.append({"graph": graph, "kind": kind, "methods": found, "goals": plain_goals(goals)})
+    return results
+
+
+def network(repeats: int, graphs: Sequence[str], kinds: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    ours = ["method.codec=quantised", "method.widths=adaptive", "method.lead=0"]
+    paper, exact, published = "papers' plan, float32", "exact plan, float32", "AdaQP as published"
+    variants = {
+        paper: ["method.plan=paper"],
+        exact: [],
+        "4 bits": ["method.codec=quantised", "method.bits=4"],
+        "2 bits": ["method.codec=quantised", "method.bits=2"],
+        "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"],
+        published: [*PUBLISHED, "method.lead=0"],
+        **{f"adaptive, lambda {lam}": [*ours, f"method.lam={lam}"] for lam in (0.0, 0.5, 1.0)},
+        "adaptive, joint, lambda 0.5": [*ours, "method.lam=0.5", "method.budget=joint"],
+    }
+    results = []
+    for name in names:
+        with networks()[name].running() as lab:
+            for graph, kind in itertools.product(graphs, kinds):
                 with tempfile.TemporaryDirectory() as folder:
                     base = configuration(graph, kind, "exact")
                     measured = netepoch.compare(lab, base, variants, repeats, Path(folder))
                     costs = machine.read(Path(folder, "machine.toml")).pair_costs()
-                    least = limit_s(workload.load(Path(folder, f"{len(variants) - 3}.npz")), costs)
-                paper = measured["paper plan, float32"].epoch_s
+                    place = list(variants).index("adaptive, lambda 0.5")
+                    least = limit_s(workload.load(Path(folder, f"{place}.npz")), costs)
+                against = measured[paper]
                 rows = [
-                    [name, report.seconds(one.epoch_s), report.ratio(paper, one.epoch_s), f"{one.epoch_s / least:.2f}",
-                     report.num_bytes(one.train_bytes)]
-                    for name, one in measured.items()
+                    [
+                        method, report.seconds(one.epoch_s), f"{against.epoch_s / one.epoch_s:.2f}",
+                        f"{one.epoch_s / least:.2f}", report.num_bytes(one.train_bytes),
+                        report.seconds(_mean(one, "flight")),
+                        report.percent(1 - _mean(one, "flight") / _mean(against, "flight")),
+                        report.percent(_coding(one)),
+                    ]
+                    for method, one in measured.items()
                 ]  # fmt: skip
-                print(f"\n{graph}, {kind}, 4 hosts, 100 Mbit/s a pair; limit at 2 bits {report.seconds(least)}")
-                print(report.table(rows, ["method", "epoch", "x paper", "of the limit", "rows sent"]), flush=True)
-                results.append({"graph": graph, "kind": kind, "limit_s": least, "measured": netepoch.plain(measured)})
+                print(f"\n{graph}, {kind}, 4 hosts, {name}; limit at 2 bits {report.seconds(least)}")
+                header = ["method", "epoch", "x paper", "of limit", "rows sent", "in flight", "less", "coding"]
+                print(report.table(rows, header), flush=True)
+                ratio = {method: against.epoch_s / one.epoch_s for method, one in measured.items()}
+                adaptive = measured["adaptive, lambda 0.5"]
+                less = 1 - _mean(adaptive, "flight") / _mean(against, "flight")
+                goals = [
+                    Goal(what="(a) exact plan in float32, x paper", value=ratio[exact], goal=PAPERS_BEST,
+                         more_is_better=True),
+                    Goal(what="(b) AdaQP as published, x paper", value=ratio[published], goal=PAPERS_BEST,
+                         more_is_better=True),
+                    Goal(what="(c) adaptive, of the limit", value=adaptive.epoch_s / least, goal=1.25),
+                    Goal(what="messages in flight, share less", value=less, goal=0.8, more_is_better=True),
+                    Goal(what="writing and reading, share", value=_coding(adaptive), goal=0.05),
+                ]  # fmt: skip
+                print(goals_table(goals), flush=True)
+                results.append(
+                    {"network": name, "graph": graph, "kind": kind, "limit_s": least, "goals": plain_goals(goals),
+                     "measured": _brief(measured)}
+                )  # fmt: skip
     return results
+
+
+def _mean(one: netepoch.Measured, stage: str) -> float:
+    """Seconds of a stage, the mean over ranks."""
+    return statistics.mean(one.stage(stage))
+
+
+def _coding(one: netepoch.Measured) -> float:
+    """The share of an epoch that writing and reading messages take."""
+    return (_mean(one, "encode") + _mean(one, "decode")) / one.epoch_s
+
+
+def _brief(measured: dict[str, netepoch.Measured]) -> dict[str, Any]:
+    """For the file: stages as means over ranks."""
+    stages = ("flight", "central", "marginal", "encode", "decode", "weight_gradients")
+    return {
+        name: {"epoch_s": one.epoch_s, "train_bytes": one.train_bytes, **{s: _mean(one, s) for s in stages}}
+        for name, one in measured.items()
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=("equal", "sensitivity", "network", []), default=[])
+    parser.add_argument("parts", nargs="*", choices=("equal", "sensitivity", "accuracy", "network", []), default=[])
     parser.add_argument("--graph", default="digits")
     parser.add_argument("--ranks", type=int, choices=(4,), default=4, help="those of emulated-4")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=7, help="network: measured epochs")
-    parser.add_argument("--graphs", nargs="+", default=["coauthor_physics"], help="network")
-    parser.add_argument("--kinds", nargs="+", default=["gcn", "sage"], help="network")
+    parser.add_argument("--graphs", nargs="+", default=["coauthor_physics"], help="accuracy, network")
+    parser.add_argument("--kinds", nargs="+", default=["gcn", "sage"], help="accuracy, network")
+    parser.add_argument("--networks", nargs="+", choices=list(networks()), default=["alike", "unequal"], help="network")
     args = parser.parse_args()
     if args.seeds < 2:
         parser.error("--seeds: 2 or more, or there is no deviation")
+    small = {"graph": args.graph, "seeds": args.seeds}
+    settings = {"equal": small, "sensitivity": {"graph": args.graph}, "accuracy": {"seeds": args.seeds},
+                "network": {"repeats": args.repeats}}  # fmt: skip
     for name in args.parts or ("equal", "sensitivity"):
         if name == "equal":
             found: Any = equal(args.graph, args.ranks, args.seeds)
         elif name == "sensitivity":
             found = sensitivity(args.graph, args.ranks)
+        elif name == "accuracy":
+            found = accuracy(args.graphs, args.kinds, args.ranks, args.seeds)
         else:
-            found = network(args.repeats, args.graphs, args.kinds)
-        setting = {"graph": args.graph, "ranks": args.ranks, "seeds": args.seeds, "repeats": args.repeats}
+            found = network(args.repeats, args.graphs, args.kinds, args.networks)
+        setting = {"ranks": args.ranks, **settings[name]}
         print(file_result(f"adaptive-{name}", setting | {"results": found}))
     return 0
 

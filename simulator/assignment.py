@@ -1,7 +1,8 @@
 """Widths for a whole epoch: a policy applied to every exchange of a workload.
 
-Exchanges are independent problems, as AdaQP has it (section 4.2): 2L - 1 of them, each of N - 1 rounds. The result is
-the same workload with other bits, so that epoch.py evaluates what was assigned, messages and all.
+Exchanges are independent problems, as AdaQP has it (section 4.2): 2L - 1 of them, each of N - 1 rounds. Or, beyond the
+paper, they share one budget of time, so that a second goes where it buys most. The result is the same workload with
+other bits, so that epoch.py evaluates what was assigned, messages and all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ import numpy as np
 
 from simulator.cost import PairCosts
 from simulator.epoch import EpochTime, Links, flight, simulate, variance_bound
-from simulator.exchanges import ExchangeAssignment, assign_exchange, at_front, joined, messages_of, of_ring, problems_of
+from simulator.exchanges import (
+    Budget,
+    ExchangeAssignment,
+    assign_exchange,
+    assign_together,
+    at_front,
+    at_fronts,
+    joined,
+    messages_of,
+    of_ring,
+    problems_of,
+)
 from simulator.keyed import mix64
 from simulator.maxplus import Semantics
 from simulator.policy import DEFAULT_BITS, RoundProblem, best_front, ring_lp
@@ -59,17 +71,24 @@ def assign_workload(
     key: int = 0,
     semantics: Semantics = "barrier",
     hidden_s: Sequence[float] | None = None,
+    budget: Budget = "each",
 ) -> Assigned:
     """Give every message its width. ``lam``: 0 least time, 1 least variance. ProblemError for what can't be posed.
 
     ``semantics`` of the ring: ``auto`` chooses by it, and ``random`` spends what a posted ring allows at once.
-    ``hidden_s``: for each exchange, how long its messages travel for nothing.
+    ``hidden_s``: for each exchange, how long its messages travel for nothing. ``budget``: joint goes with the policies
+    that know fronts; ``auto`` chooses among those then.
     """
     hidden = hidden_s if hidden_s is not None else [0.0] * len(workload.exchanges)
     reason = "as configured"
     predicted: dict[str, float] = {}
     if policy == "auto":
-        policy, reason, predicted = choose(workload, costs, lam, group_size, bits, semantics, hidden)
+        policy, reason, predicted = choose(workload, costs, lam, group_size, bits, semantics, hidden, budget)
+    if budget == "joint":
+        together = assign_together(
+            workload.exchanges, costs, policy, lam=lam, group_size=group_size, bits=bits, hidden_s=hidden
+        )
+        return replace(_assigned(workload, together, policy), reason=reason, predicted_s=predicted)
     at_once = policy == "random" and semantics == "posted"
     solved = [
         assign_exchange(
@@ -102,6 +121,7 @@ def choose(
     bits: tuple[int, ...],
     semantics: Semantics,
     hidden_s: Sequence[float],
+    budget: Budget = "each",
 ) -> tuple[str, str, dict[str, float]]:
     """Which policy the simulated ring is fastest with, why, and every policy's seconds of all exchanges.
 
@@ -109,7 +129,7 @@ def choose(
     on each exchange. Seconds that hide behind the central product count as what hides them.
     """
     seconds = {"adaptive": 0.0, "posted": 0.0}
-    left_out = _no_ring_lp(workload, group_size, semantics)
+    left_out = _no_ring_lp(workload, group_size, semantics) or ("it has no joint budget" if budget == "joint" else "")
     if not left_out:
         seconds["ring_lp"] = 0.0
     for exchange, free in zip(workload.exchanges, hidden_s, strict=True):
@@ -190,6 +210,7 @@ def tune(
     links: Links = "apart",
     at_once: bool = False,
     hidden_s: Sequence[float] | None = None,
+    budget: Budget = "each",
 ) -> list[Point]:
     """Every lambda with every group size; those on the front have no other that is as fast and as exact.
 
@@ -205,8 +226,8 @@ def tune(
         ]
         for lam in lambdas:  # a front holds the answer to every lambda
             solved = [
-                joined(exchange, at_front(front, lam, hidden))
-                for exchange, front, hidden in zip(workload.exchanges, fronts, free, strict=True)
+                joined(exchange, rounds)
+                for exchange, rounds in zip(workload.exchanges, at_fronts(fronts, lam, free, budget), strict=True)
             ]
             assigned = _assigned(workload, solved, "posted" if at_once else "adaptive")
             widths = np.concatenate([np.empty(0), *(exchange.bits for exchange in assigned.workload.exchanges)])

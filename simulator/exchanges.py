@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from simulator.policy import (
     Settings,
     assign,
     best_front,
+    joint,
     ring_lp,
     rounds_of,
 )
@@ -37,6 +39,7 @@ from simulator.policy.solvers import SolverName, require
 from simulator.workload import Exchange, message_bytes
 
 U8 = NDArray[np.uint8]
+Budget = Literal["each", "joint"]  # of every exchange by itself (AdaQP), or one for all
 BY_FRONT = ("adaptive", "exact", "hull")  # that choose a point of a round's front, and so can heed what is hidden
 WHOLE = ("posted", "ring_lp")  # that look at an exchange, not at a round
 
@@ -59,10 +62,12 @@ class ExchangeAssignment:
     solver: str
 
 
-def check_policy(policy: str) -> None:
-    """ProblemError for a name that is none, SolverError where the program that it needs is missing."""
+def check_policy(policy: str, budget: Budget = "each") -> None:
+    """ProblemError for a name that is none or that knows no such budget, SolverError where its program is missing."""
     if policy not in (*POLICIES, *WHOLE, "auto"):
         raise ProblemError(f"there is no policy {policy!r}; there are {', '.join((*POLICIES, *WHOLE))}, auto")
+    if budget == "joint" and policy not in (*BY_FRONT, "posted", "auto"):
+        raise ProblemError(f"one joint budget goes with {', '.join(BY_FRONT)}, posted and auto, not with {policy}")
     needs: SolverName | None = "highs" if policy.startswith("highs") or policy == "ring_lp" else None
     needs = "glpk" if policy.startswith("glpk") else needs
     if needs is not None:
@@ -117,26 +122,61 @@ def assign_exchange(
 
 
 def at_front(fronts: Sequence[Front], lam: float, hidden_s: float = 0.0) -> list[Assignment]:
-    """The least score of every front where the first ``hidden_s`` of an exchange are free.
+    """The least score of every front where the first ``hidden_s`` of an exchange are free."""
+    return [_free_until(front, lam, free) for front, free in zip(fronts, shares(fronts, hidden_s), strict=True)]
 
-    Rounds share them in proportion to the least time that each can take.
-    """
+
+def shares(fronts: Sequence[Front], hidden_s: float) -> list[float]:
+    """What rounds have of the free seconds of an exchange: in proportion to the least time that each can take."""
     least = math.fsum(front.corners.utopia_s for front in fronts)
-    return [_free_until(front, lam, hidden_s * front.corners.utopia_s / least if least else 0.0) for front in fronts]
+    return [hidden_s * front.corners.utopia_s / least if least else 0.0 for front in fronts]
 
 
 def _free_until(front: Front, lam: float, hidden_s: float) -> Assignment:
     """The least of lambda * variance + (1 - lambda) * max(seconds, hidden_s), normalised; of equals the most exact."""
     if hidden_s <= front.seconds[0]:
         return front.at(lam)
-    corners = front.corners
-    scores = corners.score(np.maximum(front.seconds, hidden_s), front.variance, lam)
-    index = len(scores) - 1 - int(np.argmin(scores[::-1]))
-    bound = float(corners.score(np.maximum(front.seconds, hidden_s), front.bound, lam).min())
-    chosen = front.least_variance_within(float(front.seconds[index]))
-    value = float(corners.score(max(chosen.seconds, hidden_s), chosen.variance, lam))
-    bound = min(bound, value)
-    return replace(chosen, objective=value, lower_bound=bound, gap=(value - bound) / abs(value) if value else 0.0)
+    return front.priced((1 - lam) / front.corners.span_s(), lam / front.corners.span_variance(), hidden_s)
+
+
+def assign_together(
+    exchanges: Sequence[Exchange],
+    costs: PairCosts,
+    policy: str,
+    *,
+    lam: float,
+    group_size: int,
+    bits: tuple[int, ...] = DEFAULT_BITS,
+    hidden_s: Sequence[float],
+) -> list[ExchangeAssignment]:
+    """Widths for all exchanges under one budget. ProblemError for a policy that knows no fronts."""
+    check_policy(policy, "joint")
+    fronts = [
+        [best_front(problem) for problem in problems_of(e, costs, group_size, bits, at_once=policy == "posted")]
+        for e in exchanges
+    ]
+    return [joined(e, solved) for e, solved in zip(exchanges, at_fronts(fronts, lam, hidden_s), strict=True)]
+
+
+def at_fronts(
+    fronts: Sequence[Sequence[Front]], lam: float, hidden_s: Sequence[float], budget: Budget = "joint"
+) -> list[list[Assignment]]:
+    """Every exchange's rounds at this lambda: each exchange by itself, or their sums of seconds and of variance.
+
+    ``fronts``: of every exchange its rounds. ``hidden_s``: of every exchange, how long it travels for nothing.
+    In a sum over exchanges each one's variance is relative to what it is at the least seconds: rows of activations and
+    of gradients have other units, and plain variances would leave all widths to the exchange with the largest rows.
+    """
+    if budget == "each":
+        return [at_front(rounds, lam, hidden) for rounds, hidden in zip(fronts, hidden_s, strict=True)]
+    every = [front for rounds in fronts for front in rounds]
+    if not every:
+        return [[] for _ in fronts]
+    free = [share for rounds, hidden in zip(fronts, hidden_s, strict=True) for share in shares(rounds, hidden)]
+    scales = [math.fsum(front.corners.nadir_variance for front in rounds) or 1.0 for rounds in fronts]
+    weights = [1 / scale for scale, rounds in zip(scales, fronts, strict=True) for _ in rounds]
+    left = iter(joint.at(every, lam, weights, free_s=free).rounds)
+    return [[next(left) for _ in rounds] for rounds in fronts]
 
 
 def joined(exchange: Exchange, solved: Sequence[Assignment]) -> ExchangeAssignment:

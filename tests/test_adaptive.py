@@ -324,6 +324,7 @@ def test_prices_follow_what_is_seen():
         ({"machine": "nowhere"}, "there is no machine 'nowhere'"),
         ({"machine": ""}, "name a machine"),
         ({"policy": "best"}, "there is no policy 'best'"),
+        ({"policy": "random", "budget": "joint"}, "method.policy random: one joint budget goes with adaptive"),
     ],
 )
 def test_what_can_not_be_assigned_is_refused_before_training(wires, change, sentence):

@@ -58,6 +58,19 @@ def test_what_is_written_is_a_ready_configuration(run_folder, slow):
     )
 
 
+def test_a_joint_budget_is_written_too(run_folder, slow):
+    out = run_folder / "best.toml"
+    done = bitring("tune", run_folder, *slow, *GRID, "--budget", "joint", "--write", out, "--json")
+    assert done.returncode == 0, done.stderr
+    each = json.loads(bitring("tune", run_folder, *slow, *GRID, "--json").stdout)
+    joint = json.loads(done.stdout)
+    assert configs.load(out).method.budget == "joint"
+    between = [place for place, point in enumerate(each) if point["lambda"] == 0.5]
+    assert any(each[place]["variance_bound"] != joint[place]["variance_bound"] for place in between)
+    ends = [place for place, point in enumerate(each) if point["lambda"] in (0, 1)]
+    assert all(each[place]["num_bytes"] == joint[place]["num_bytes"] for place in ends)
+
+
 def test_a_fixed_width_that_beats_the_grid_is_chosen_and_written(run_folder):
     out = run_folder / "best.toml"
     done = bitring("tune", run_folder, *MACHINE, *GRID, "--write", out)
@@ -192,6 +205,7 @@ def test_halving_keeps_the_better_half_and_doubles(points, run_folder, slow, mon
     args = argparse.Namespace(
         real=str(run_folder / "config.toml"), ranks=4, workload=None, set=[], candidates=4, epochs=12, lambdas=11,
         group_sizes=[2], periods=[50], lead=5, policy="auto", machine="emulated-4", semantics="posted", links="auto",
+        budget=None,
         within_seconds=None, within_variance=None, hidden=False, json=True, write=str(out),
     )  # fmt: skip
     args.machine = slow[1]

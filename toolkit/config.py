@@ -212,6 +212,10 @@ class Method:
         "auto", "adaptive widths: who chooses; auto: adaptive, posted or ring_lp, whichever is simulated to be fastest"
     )
     lam: float = _f(0.5, "adaptive widths: 0: least time, 1: least variance")
+    budget: Literal["each", "joint"] = _f(
+        "each",
+        "adaptive widths: each exchange weighs its own time and variance (AdaQP), or joint: all of them together",
+    )
     group_size: int = _f(100, "adaptive widths: messages of a channel that share a width")
     machine: str = _f("", "adaptive widths: a machine.toml or a preset; empty: the network is measured")
     bits: Literal[1, 2, 4, 8, 32] = _f(UNSAID_BITS, "bits of an entry (codec quantised, widths fixed); 32: unquantised")

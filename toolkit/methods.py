@@ -119,7 +119,7 @@ def _check_adaptive(method: config.Method) -> None:
     from simulator.policy import ProblemError, SolverError
 
     try:
-        check_policy(method.policy)
+        check_policy(method.policy, method.budget)
     except (ProblemError, SolverError) as error:
         raise UserError(f"method.policy {method.policy}: {error}") from None
     try:

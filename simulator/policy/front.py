@@ -23,6 +23,12 @@ from simulator.policy.problem import F64, U8, ProblemError, RoundProblem
 ROUNDING = 1e-12  # a relative range of variance below this is none
 
 
+def check_lambda(lam: float) -> None:
+    """ProblemError for one that is none."""
+    if not 0 <= lam <= 1:
+        raise ProblemError(f"lambda is {lam}; it lies between 0 (least time) and 1 (least variance)")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corners:
     """Utopia and nadir of a round, and the objective that they normalise."""
@@ -41,8 +47,7 @@ class Corners:
 
     def score(self, seconds: F64 | float, variance: F64 | float, lam: float) -> F64:
         """lambda * normalised variance + (1 - lambda) * normalised seconds."""
-        if not 0 <= lam <= 1:
-            raise ProblemError(f"lambda is {lam}; it lies between 0 (least time) and 1 (least variance)")
+        check_lambda(lam)
         scored: F64 = lam * (np.asarray(variance) - self.utopia_variance) / self.span_variance()
         scored += (1 - lam) * (np.asarray(seconds) - self.utopia_s) / self.span_s()
         return scored
@@ -152,6 +157,21 @@ class Front:
         return self._assignment(
             self.seconds[index], lambda s, v: float(self.corners.score(s, v, lam)), self.least_score(lam)
         )
+
+    def priced(self, price_s: float, price_variance: float, free_s: float = 0.0) -> Assignment:
+        """The least price of seconds and variance above their utopias; of equal ones the most exact.
+
+        The first ``free_s`` seconds are paid for anyway.
+        """
+
+        def price(seconds: F64 | float, variance: F64 | float) -> F64:
+            above = np.maximum(seconds, free_s) - self.corners.utopia_s
+            return np.asarray(price_s * above + price_variance * (variance - self.corners.utopia_variance))
+
+        prices = price(self.seconds, self.variance)
+        index = len(prices) - 1 - int(np.argmin(prices[::-1]))
+        bound = float(price(self.seconds, self.bound).min())
+        return self._assignment(self.seconds[index], lambda s, v: float(price(s, v)), bound)
 
     def least_score(self, lam: float) -> float:
         """No assignment of the round scores less for this lambda."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.policy.front import Assignment, Corners, Front
+from simulator.policy.front import Assignment, Corners, Front, check_lambda
 from simulator.policy.problem import F64, I64, ProblemError
 
 
@@ -39,18 +39,28 @@ class JointAssignment:
     solve_seconds: float
 
 
-def at(fronts: Sequence[Front], lam: float, weights: Sequence[float] | None = None) -> JointAssignment:
-    """Least lambda * sum of variances + (1 - lambda) * sum of seconds, both normalised by their sums' corners."""
+def at(
+    fronts: Sequence[Front],
+    lam: float,
+    weights: Sequence[float] | None = None,
+    free_s: Sequence[float] | None = None,
+) -> JointAssignment:
+    """Least lambda * sum of variances + (1 - lambda) * sum of seconds, both normalised by their sums' corners.
+
+    ``free_s``: of each round, the seconds that are paid for anyway.
+    """
     begin = time.perf_counter()
+    check_lambda(lam)
     weight = _weights(fronts, weights)
+    free = [0.0] * len(fronts) if free_s is None else free_s
     corners = _corners(fronts, weight)
-    picked, bound = [], 0.0
-    for front, w in zip(fronts, weight, strict=True):
-        price_s, price_variance = (1 - lam) / corners.span_s(), lam * w / corners.span_variance()
-        picked.append(int(np.argmin(price_s * front.seconds + price_variance * front.variance)))
-        above_s, above = front.seconds - front.corners.utopia_s, front.bound - front.corners.utopia_variance
-        bound += float((price_s * above_s + price_variance * above).min())
-    return _joined(fronts, picked, weight, bound, begin, lambda s, v: float(corners.score(s, v, lam)))
+    price_s, price_variance = (1 - lam) / corners.span_s(), lam / corners.span_variance()
+    rounds = [
+        front.priced(price_s, w * price_variance, paid)
+        for front, w, paid in zip(fronts, weight.tolist(), free, strict=True)
+    ]
+    value = math.fsum(one.objective for one in rounds)
+    return _joined(fronts, rounds, weight, math.fsum(one.lower_bound for one in rounds), begin, lambda *_: value)
 
 
 def within(fronts: Sequence[Front], seconds: float, weights: Sequence[float] | None = None) -> JointAssignment:
@@ -68,7 +78,8 @@ def within(fronts: Sequence[Front], seconds: float, weights: Sequence[float] | N
         [w * f.bound[c] for f, c, w in zip(fronts, corners, weight, strict=True)],
         seconds,
     )
-    return _joined(fronts, picked, weight, bound, begin, lambda _, variance: variance)
+    rounds = [f.least_variance_within(float(f.seconds[p])) for f, p in zip(fronts, picked, strict=True)]
+    return _joined(fronts, rounds, weight, bound, begin, lambda _, variance: variance)
 
 
 def hull_indices(x: F64, y: F64) -> I64:
@@ -147,19 +158,18 @@ def _fill(fronts: Sequence[Front], picked: list[int], weight: F64, budget_s: flo
 
 def _joined(
     fronts: Sequence[Front],
-    picked: list[int],
+    rounds: Sequence[Assignment],
     weight: F64,
     bound: float,
     begin: float,
     objective: Callable[[float, float], float],
 ) -> JointAssignment:
-    rounds = tuple(f.least_variance_within(float(f.seconds[p])) for f, p in zip(fronts, picked, strict=True))
     seconds = math.fsum(a.seconds for a in rounds)
     variance = math.fsum(w * a.variance for w, a in zip(weight.tolist(), rounds, strict=True))
     value = objective(seconds, variance)
     bound = min(bound, value)
     return JointAssignment(
-        rounds=rounds,
+        rounds=tuple(rounds),
         seconds=seconds,
         variance=variance,
         objective=value,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.assignment import assign_workload, flight_s, knee, tune
 from simulator.epoch import variance_bound, with_bits
-from simulator.exchanges import at_front, problems_of
+from simulator.exchanges import at_front, at_fronts, problems_of
 from simulator.policy import ProblemError, best_front
 from tests.simulator.test_epoch import costs, workload
 
@@ -112,6 +112,57 @@ def test_rounds_share_what_is_hidden(policy):
     assert free.variance < bare.variance
     for one, fastest, limit in zip(free.exchanges, bare.exchanges, hidden, strict=True):
         assert fastest.seconds <= one.seconds <= limit * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 4), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 3))
+def test_one_budget_is_the_least_sum_over_all_exchanges(ranks, seed, lam, share):
+    """No choice of points, every exchange's variance relative to its own at the least seconds, has a lower sum."""
+    load, network = workload(ranks, seed), costs(ranks, theta=1e-6)
+    fronts = [[best_front(p) for p in problems_of(e, network, 8, at_once=True)] for e in load.exchanges]
+    fronts = [rounds for rounds in fronts if rounds]
+    hidden = [share * float(rounds[0].seconds[0]) for rounds in fronts]
+    scales = [rounds[0].corners.nadir_variance or 1.0 for rounds in fronts]
+    corners = [rounds[0].corners for rounds in fronts]
+    span_s = sum(c.nadir_s - c.utopia_s for c in corners) or sum(c.utopia_s for c in corners) or 1.0
+    nadir, utopia = (
+        sum(getattr(c, f"{of}_variance") / scale for c, scale in zip(corners, scales, strict=True))
+        for of in ("nadir", "utopia")
+    )
+    span = (nadir - utopia) if nadir - utopia > 1e-12 * nadir else nadir or 1.0
+
+    def scored(choice):
+        return sum(
+            (1 - lam) * max(one.seconds, free) / span_s + lam * one.variance / scale / span
+            for one, free, scale in zip(choice, hidden, scales, strict=True)
+        )
+
+    together = [one for rounds in at_fronts(fronts, lam, hidden, "joint") for one in rounds]
+    points = [[rounds[0].least_variance_within(float(s)) for s in rounds[0].seconds] for rounds in fronts]
+    least = sum(
+        min(
+            scored_alone
+            for scored_alone in (
+                (1 - lam) * max(p.seconds, free) / span_s + lam * p.variance / scale / span for p in of
+            )
+        )
+        for of, free, scale in zip(points, hidden, scales, strict=True)
+    )
+    assert scored(together) == pytest.approx(least, rel=1e-9, abs=1e-12)
+    apart = [one for rounds in at_fronts(fronts, lam, hidden, "each") for one in rounds]
+    assert scored(together) <= scored(apart) * (1 + 1e-9) + 1e-12
+
+
+def test_a_joint_budget_in_an_assignment():
+    load, network = workload(4, 3), costs(4, theta=1e-6)
+    for lam in (0.0, 1.0):  # least seconds or least variance: nothing is left to share
+        each, joint = (assign_workload(load, network, "posted", lam=lam, budget=b) for b in ("each", "joint"))
+        assert joint.variance == pytest.approx(each.variance)
+    joint = assign_workload(load, network, "auto", lam=0.5, semantics="rendezvous", budget="joint")
+    assert "ring_lp not tried: it has no joint budget" in joint.reason
+    assert variance_bound(joint.workload) == pytest.approx(joint.variance, rel=1e-9) and joint.gap >= 0
+    with pytest.raises(ProblemError, match="one joint budget goes with adaptive"):
+        assign_workload(load, network, "random", budget="joint")
 
 
 def test_posted_gives_a_posted_ring_less_variance_in_equal_time():

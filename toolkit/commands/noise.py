@@ -16,8 +16,10 @@ from toolkit.graph import cache
 
 if TYPE_CHECKING:
     from toolkit.train.noise import LayerNoise
+    from toolkit.train.rounded import RowNoise
 
 HEADER = ["layer", "codec", "dropout", "codec / dropout", "bias"]
+ROW_HEADER = ["layer", "direction", "messages", "measured", "bound", "measured / bound"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +67,7 @@ def describe(found: list[LayerNoise], config: configs.Config, args: argparse.Nam
     """The table, and what it means."""
     rows = [
         [
-            "all" if one.layer < 0 else str(one.layer),
+            _layer_text(one),
             f"{one.codec:.2e}",
             f"{one.dropout:.2e}",
             f"{one.codec / one.dropout:.4f}" if one.dropout else "-",
@@ -79,5 +81,31 @@ def describe(found: list[LayerNoise], config: configs.Config, args: argparse.Nam
         f"{config.method.plan} plan, {args.draws} draws.\n"
         "dropout: what another mask would change, halved; bias: near 1 where errors average out, "
         f"near {args.draws} where they don't "
-        f"(a ReLU near its kink: half of that).\n\n" + report.table(rows, HEADER)
+        f"(a ReLU near its kink: half of that).\n\n" + report.table(rows, HEADER) + describe_rows(found)
     )
+
+
+def describe_rows(found: list[LayerNoise]) -> str:
+    """The table of the rows themselves; nothing where none is quantised."""
+    rows = [
+        _of_rows(_layer_text(one), direction, noise)
+        for one in found
+        for direction, noise in (("forward", one.forward), ("backward", one.backward))
+        if noise is not None
+    ]
+    if not rows:
+        return ""
+    return (
+        "\n\nVariance that rounding adds to what the ranks aggregate, summed over rows and entries; the same draws.\n"
+        "bound: of rows whose entries lie anywhere between two codes (AdaQP, Theorems 1 and 3).\n\n"
+        + report.table(rows, ROW_HEADER)
+    )
+
+
+def _of_rows(layer: str, direction: str, noise: RowNoise) -> list[str]:
+    ratio = f"{noise.measured / noise.bound:.3f}" if noise.bound else "-"
+    return [layer, direction, f"{noise.messages:,}", f"{noise.measured:.3e}", f"{noise.bound:.3e}", ratio]
+
+
+def _layer_text(one: LayerNoise) -> str:
+    return "all" if one.layer < 0 else str(one.layer)

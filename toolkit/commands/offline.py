@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from simulator.assignment import Assigned, assign_workload
 from simulator.choice import build, parameters, told
 from simulator.cost import CostError, PairCosts
 from simulator.epoch import Load, with_bits
+from simulator.exchanges import Budget
 from simulator.machine import Host, Link, Machine, MachineError
 from simulator.made import MadeError, Rates
 from simulator.methods import MethodError
@@ -219,15 +221,16 @@ class Wanted:
     policy: str | None = None
     lam: float = 0.5
     group_size: int = 100
+    budget: Budget = "each"
     overlap: bool = True
 
     @staticmethod
     def of(args: argparse.Namespace) -> Wanted:
         others = getattr(args, "against", [])
         if args.policy is None and not any("policy=" in text for text in others):
-            for option, value in (("--lam", args.lam), ("--group-size", args.group_size)):
+            for option, value in (("--lam", args.lam), ("--group-size", args.group_size), ("--budget", args.budget)):
                 if value is not None:
-                    raise UserError(f"{option} {value:g} goes with a policy; give --policy adaptive, or leave it out")
+                    raise UserError(f"{option} {value} goes with a policy; give --policy adaptive, or leave it out")
         return Wanted(
             method=getattr(args, "method", None),
             words=tuple(word for word in args.set if "." not in word.partition("=")[0]),
@@ -235,6 +238,7 @@ class Wanted:
             policy=args.policy,
             lam=0.5 if args.lam is None else args.lam,
             group_size=100 if args.group_size is None else args.group_size,
+            budget=args.budget or "each",
             overlap=not args.no_overlap,
         )
 
@@ -250,7 +254,9 @@ class Wanted:
             given = {key: _WIDTHS[key](value) for key, value in widths.items()}
         except ValueError:
             raise UserError(f"--against {text!r}: a width is a number, such as bits=8") from None
-        if "policy" not in given and (extra := given.keys() & {"lam", "group_size"}):
+        if given.get("budget", "each") not in get_args(Budget):
+            raise UserError(f"--against {text!r}: a budget is {' or '.join(get_args(Budget))}")
+        if "policy" not in given and (extra := given.keys() & {"lam", "group_size", "budget"}):
             raise UserError(f"--against {text!r}: {min(extra)} goes with a policy, such as policy=adaptive,lam=0.3")
         if "bits" in given and given["bits"] not in workloads.WIDTHS[1:]:
             raise UserError(f"--against {text!r}: bits are one of {', '.join(map(str, workloads.WIDTHS[1:]))}")
@@ -258,7 +264,7 @@ class Wanted:
         return dataclasses.replace(cleared, **given)
 
 
-_WIDTHS = {"bits": int, "policy": str, "lam": float, "group_size": int}
+_WIDTHS = {"bits": int, "policy": str, "lam": float, "group_size": int, "budget": str}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -308,8 +314,9 @@ def with_widths(recorded: Workload, costs: PairCosts, wire: Wire, wanted: Wanted
         raise UserError(f"--bits {wanted.bits} and --policy {wanted.policy} both choose widths; give one of them")
     try:
         found = assign_workload(
-            recorded, costs, wanted.policy, lam=wanted.lam, group_size=wanted.group_size, semantics=wire.semantics
-        )
+            recorded, costs, wanted.policy, lam=wanted.lam, group_size=wanted.group_size, semantics=wire.semantics,
+            budget=wanted.budget,
+        )  # fmt: skip
     except (ProblemError, SolverError) as error:
         raise UserError(str(error)) from None
     return found.workload, found

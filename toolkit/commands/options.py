@@ -6,6 +6,7 @@ import argparse
 
 RINGS = ("posted", "eager", "rendezvous", "barrier")
 METHODS = ("vanilla", "quantised", "pipelined", "broadcast", "skip-broadcast", "gist")
+BUDGETS = ("each", "joint")
 SWEPT = ("adaptive", "posted", "fixed", "pipelined", "broadcast", "skip-broadcast", "gist")
 
 SIMULATE_EPILOG = """\
@@ -161,6 +162,7 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="adaptive: round by round; posted: all messages at once; auto: posted for posted rings, else adaptive",
     )
+    _add_budget(parser, "lambda")
     rule = parser.add_mutually_exclusive_group()
     rule.add_argument("--within-seconds", type=float, metavar="X", help="least variance of epochs this long at most")
     rule.add_argument("--within-variance", type=float, metavar="X", help="fastest epoch of this variance at most")
@@ -206,6 +208,14 @@ def _add_ring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same for programs")
 
 
+def _add_budget(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--budget",
+        choices=BUDGETS,
+        help=f"{what}: each exchange weighs its own seconds and variance (AdaQP); joint: all together (default each)",
+    )
+
+
 def _add_widths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bits", type=int, choices=(1, 2, 3, 4, 8, 16, 32), help="all messages at this width (default: as recorded)"
@@ -221,4 +231,5 @@ def _add_widths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group-size", type=int, metavar="K", help="with a policy: messages that share a width (default 100)"
     )
+    _add_budget(parser, "with a policy")
     parser.add_argument("--no-overlap", action="store_true", help="wait for messages before the central product")

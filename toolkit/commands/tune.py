@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator.assignment import Point, knee, marked, tune
+from simulator.exchanges import Budget
 from simulator.machine import Machine
 from simulator.policy import ProblemError, SolverError
 from simulator.tuning import (
@@ -50,6 +51,7 @@ class Tuned:
     periods: list[list[Period]]  # none of a fixed width
     best: Choice
     policy: str
+    budget: Budget = "each"
 
     def period_of(self, choice: Choice) -> Period | None:
         """The shortest that is cheap enough; None: a fixed width is not assigned."""
@@ -114,13 +116,14 @@ def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) 
             links=wire.links,
             at_once=policy == "posted",
             hidden_s=hidden_s(recorded),
+            budget=args.budget or "each",
         )
         choices: list[Choice] = marked([*points, *fixed(recorded, wire)])
         best = pick(choices, *rule_of(args))
     except (ProblemError, SolverError, TuningError) as error:
         raise UserError(str(error)) from None
     each = [periods(recorded, costs, one, args.periods, args.lead) if isinstance(one, Point) else [] for one in choices]
-    return Tuned(choices=choices, periods=each, best=best, policy=policy)
+    return Tuned(choices=choices, periods=each, best=best, policy=policy, budget=args.budget or "each")
 
 
 def chosen_config(base: configs.Config, tuned: Tuned, choice: Choice, lead: int) -> configs.Config:
@@ -137,6 +140,7 @@ def chosen_config(base: configs.Config, tuned: Tuned, choice: Choice, lead: int)
         policy=tuned.policy,
         lam=choice.lam,
         group_size=choice.group_size,
+        budget=tuned.budget,
         period=period.epochs,
         lead=lead,
     )
@@ -146,7 +150,7 @@ def chosen_config(base: configs.Config, tuned: Tuned, choice: Choice, lead: int)
 def _fixed_method(method: configs.Method, width: int) -> configs.Method:
     """Without the keys of adaptive widths; 32 bits are vanilla."""
     plain = configs.Method()
-    only_adaptive = ("policy", "lam", "group_size", "period", "lead")
+    only_adaptive = ("policy", "lam", "group_size", "budget", "period", "lead")
     changes: dict[str, Any] = {key: getattr(plain, key) for key in only_adaptive} | {"widths": "fixed"}
     if width == 32:
         changes |= {"name": "vanilla", "codec": "float32", "bits": plain.bits, "quantise_all": False}

@@ -85,7 +85,9 @@ def _tune(args: argparse.Namespace, base: configs.Config, folder: Path) -> int:
         for number, candidate in enumerate(left):
             point = candidate.point
             _say(f"{_words(point)}: {epochs} epochs")
-            candidate.runs.append(_measure(args, folder / f"{rung}-{number}", _keys(point, policy), epochs))
+            candidate.runs.append(
+                _measure(args, folder / f"{rung}-{number}", _keys(point, policy, tuned.budget), epochs)
+            )
         if len(left) == 1:
             break
         left = sorted(left, key=lambda c: c.runs[-1].judged_s)[: (len(left) + 1) // 2]
@@ -108,13 +110,18 @@ def _words(choice: Choice) -> str:
     return f"lambda {choice.lam:g}, groups of {choice.group_size}"
 
 
-def _keys(choice: Choice, policy: str) -> list[str]:
+def _keys(choice: Choice, policy: str, budget: str) -> list[str]:
     """What a short run is told of its widths."""
     if isinstance(choice, Fixed):
         if choice.width == 32:
             return ["method.name=vanilla", FLOAT32, "method.widths=fixed"]
         return ["method.name=fixed", "method.widths=fixed", f"method.bits={choice.width}"]
-    return [f"method.policy={policy}", f"method.lam={choice.lam}", f"method.group_size={choice.group_size}"]
+    return [
+        f"method.policy={policy}",
+        f"method.lam={choice.lam}",
+        f"method.group_size={choice.group_size}",
+        f"method.budget={budget}",
+    ]
 
 
 def spread(points: Sequence[Choice], best: Choice, count: int) -> list[Choice]:

@@ -72,7 +72,7 @@ def solve(request: Request, method: configs.Method) -> Solved:
         assign = assign_apart if builds_programs(method.policy, semantics) else assign_workload
         assigned = assign(
             workload, request.costs, method.policy, lam=method.lam, group_size=method.group_size, key=request.key,
-            semantics=semantics, hidden_s=request.hidden_s,
+            semantics=semantics, hidden_s=request.hidden_s, budget=method.budget,
         )  # fmt: skip
     except (ProblemError, SolverError) as error:
         raise UserError(f"method.policy {method.policy}: {error}") from None
