@@ -1,7 +1,7 @@
-"""Adaptive widths in training: accuracy, noise at equal bytes, what lambda, group and period change, and speed.
+"""Adaptive widths in training: accuracy, noise at equal bytes, what lambda, group size and period change.
 
-    python -m bench.adaptive [equal sensitivity accuracy network] [--graph digits] [--ranks 4] [--seeds 5]
-                             [--graphs coauthor_physics] [--kinds gcn sage] [--networks alike unequal] [--repeats 7]
+    python -m bench.adaptive [equal sensitivity accuracy] [--graph digits] [--ranks 4] [--seeds 5]
+                             [--graphs coauthor_physics] [--kinds gcn sage]
 
 equal         fixed 4 bits and drawn widths, each beside adaptive widths of as many bytes, and of as many seconds (a
               channel that isn't the slowest takes more bits for nothing), with a budget for each exchange and with a
@@ -9,20 +9,17 @@ equal         fixed 4 bits and drawn widths, each beside adaptive widths of as m
               seeds; from the recorded workload the variance, forward and backward apart
 sensitivity   lambda, group size and period: the noise measured beside the variance that the simulator says
 accuracy      3 x 256 on --graphs: Vanilla, adaptive widths and AdaQP as published, over seeds
-network       seconds of an epoch on the emulated networks (root; some minutes): the papers' plan, the exact one, fixed,
-              drawn and adaptive widths, beside the limit that no widths can pass
 
 The first two by default, on a small graph: some minutes. Their costs are those of emulated-4, so widths are the same
-whenever they run. Ratios are of one run, side by side. Named graphs need $BITRING_DATA. One file a part.
+whenever they run. Ratios are of one run, side by side. Named graphs need $BITRING_DATA. Seconds on a slow network:
+bench.adaptive_network.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,14 +29,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from bench import codecs, netepoch
+from bench import codecs
 from bench.common import Goal, file_result, goals_table, plain_goals
-from bench.fidelity import networks
-from bench.overlap import configuration
 from simulator import machine, workload
 from simulator.assignment import Point, assign_workload, tune
 from simulator.cost import PairCosts
-from simulator.epoch import limit_s, simulate, variance_bound, with_bits
+from simulator.epoch import simulate, variance_bound, with_bits
 from simulator.exchanges import Budget, problems_of
 from simulator.policy import best_front, joint
 from simulator.workload import Workload
@@ -54,7 +49,7 @@ FIXED = {"fixed 4": ["method.codec=quantised", "method.bits=4"],
          "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"]}  # fmt: skip
 PUBLISHED = ["method.plan=paper", "method.quantise_all=true", "method.codec=quantised", "method.widths=adaptive",
              "method.policy=adaptive"]  # fmt: skip
-PAPERS_BEST = 3.01  # times Vanilla's throughput (AdaQP, section 5)
+PARTS = ("equal", "sensitivity", "accuracy")
 LAMBDAS, GROUPS, PERIODS = (0.0, 0.25, 0.5, 0.75, 1.0), (1, 10, 100, 1000), (5, 10, 20)
 
 
@@ -239,109 +234,31 @@ def accuracy(graphs: Sequence[str], kinds: Sequence[str], ranks: int, seeds: int
     return results
 
 
-def network(repeats: int, graphs: Sequence[str], kinds: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
-    ours = ["method.codec=quantised", "method.widths=adaptive", "method.lead=0"]
-    paper, exact, published = "papers' plan, float32", "exact plan, float32", "AdaQP as published"
-    variants = {
-        paper: ["method.plan=paper"],
-        exact: [],
-        "4 bits": ["method.codec=quantised", "method.bits=4"],
-        "2 bits": ["method.codec=quantised", "method.bits=2"],
-        "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"],
-        published: [*PUBLISHED, "method.lead=0"],
-        **{f"adaptive, lambda {lam}": [*ours, f"method.lam={lam}"] for lam in (0.0, 0.5, 1.0)},
-        "adaptive, joint, lambda 0.5": [*ours, "method.lam=0.5", "method.budget=joint"],
-    }
-    results = []
-    for name in names:
-        with networks()[name].running() as lab:
-            for graph, kind in itertools.product(graphs, kinds):
-                with tempfile.TemporaryDirectory() as folder:
-                    base = configuration(graph, kind, "exact")
-                    measured = netepoch.compare(lab, base, variants, repeats, Path(folder))
-                    costs = machine.read(Path(folder, "machine.toml")).pair_costs()
-                    place = list(variants).index("adaptive, lambda 0.5")
-                    least = limit_s(workload.load(Path(folder, f"{place}.npz")), costs)
-                against = measured[paper]
-                rows = [
-                    [
-                        method, report.seconds(one.epoch_s), f"{against.epoch_s / one.epoch_s:.2f}",
-                        f"{one.epoch_s / least:.2f}", report.num_bytes(one.train_bytes),
-                        report.seconds(_mean(one, "flight")),
-                        report.percent(1 - _mean(one, "flight") / _mean(against, "flight")),
-                        report.percent(_coding(one)),
-                    ]
-                    for method, one in measured.items()
-                ]  # fmt: skip
-                print(f"\n{graph}, {kind}, 4 hosts, {name}; limit at 2 bits {report.seconds(least)}")
-                header = ["method", "epoch", "x paper", "of limit", "rows sent", "in flight", "less", "coding"]
-                print(report.table(rows, header), flush=True)
-                ratio = {method: against.epoch_s / one.epoch_s for method, one in measured.items()}
-                adaptive = measured["adaptive, lambda 0.5"]
-                less = 1 - _mean(adaptive, "flight") / _mean(against, "flight")
-                goals = [
-                    Goal(what="(a) exact plan in float32, x paper", value=ratio[exact], goal=PAPERS_BEST,
-                         more_is_better=True),
-                    Goal(what="(b) AdaQP as published, x paper", value=ratio[published], goal=PAPERS_BEST,
-                         more_is_better=True),
-                    Goal(what="(c) adaptive, of the limit", value=adaptive.epoch_s / least, goal=1.25),
-                    Goal(what="messages in flight, share less", value=less, goal=0.8, more_is_better=True),
-                    Goal(what="writing and reading, share", value=_coding(adaptive), goal=0.05),
-                ]  # fmt: skip
-                print(goals_table(goals), flush=True)
-                results.append(
-                    {"network": name, "graph": graph, "kind": kind, "limit_s": least, "goals": plain_goals(goals),
-                     "measured": _brief(measured)}
-                )  # fmt: skip
-    return results
-
-
-def _mean(one: netepoch.Measured, stage: str) -> float:
-    """Seconds of a stage, the mean over ranks."""
-    return statistics.mean(one.stage(stage))
-
-
-def _coding(one: netepoch.Measured) -> float:
-    """The share of an epoch that writing and reading messages take."""
-    return (_mean(one, "encode") + _mean(one, "decode")) / one.epoch_s
-
-
-def _brief(measured: dict[str, netepoch.Measured]) -> dict[str, Any]:
-    """For the file: stages as means over ranks."""
-    stages = ("flight", "central", "marginal", "encode", "decode", "weight_gradients")
-    return {
-        name: {"epoch_s": one.epoch_s, "train_bytes": one.train_bytes, **{s: _mean(one, s) for s in stages}}
-        for name, one in measured.items()
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=("equal", "sensitivity", "accuracy", "network", []), default=[])
+    parser.add_argument("parts", nargs="*", choices=(*PARTS, []), default=[])
     parser.add_argument("--graph", default="digits")
     parser.add_argument("--ranks", type=int, choices=(4,), default=4, help="those of emulated-4")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=7, help="network: measured epochs")
-    parser.add_argument("--graphs", nargs="+", default=["coauthor_physics"], help="accuracy, network")
-    parser.add_argument("--kinds", nargs="+", default=["gcn", "sage"], help="accuracy, network")
-    parser.add_argument("--networks", nargs="+", choices=list(networks()), default=["alike", "unequal"], help="network")
+    parser.add_argument("--graphs", nargs="+", default=["coauthor_physics"], help="accuracy")
+    parser.add_argument("--kinds", nargs="+", default=["gcn", "sage"], help="accuracy")
     args = parser.parse_args()
     if args.seeds < 2:
         parser.error("--seeds: 2 or more, or there is no deviation")
     small = {"graph": args.graph, "seeds": args.seeds}
-    settings = {"equal": small, "sensitivity": {"graph": args.graph}, "accuracy": {"seeds": args.seeds},
-                "network": {"repeats": args.repeats}}  # fmt: skip
+    settings: dict[str, dict[str, Any]] = {
+        "equal": small, "sensitivity": {"graph": args.graph}, "accuracy": {"seeds": args.seeds},
+    }  # fmt: skip
     for name in args.parts or ("equal", "sensitivity"):
         if name == "equal":
             found: Any = equal(args.graph, args.ranks, args.seeds)
         elif name == "sensitivity":
             found = sensitivity(args.graph, args.ranks)
-        elif name == "accuracy":
-            found = accuracy(args.graphs, args.kinds, args.ranks, args.seeds)
         else:
-            found = network(args.repeats, args.graphs, args.kinds, args.networks)
+            found = accuracy(args.graphs, args.kinds, args.ranks, args.seeds)
         setting = {"ranks": args.ranks, **settings[name]}
-        print(file_result(f"adaptive-{name}", setting | {"results": found}))
+        about = name if name == "accuracy" else f"{name}-{args.graph}"
+        print(file_result(f"adaptive-{about}", setting | {"results": found}))
     return 0
 
 

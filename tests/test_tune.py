@@ -121,6 +121,9 @@ def test_rules_of_the_command_line(run_folder):
         (["--real", "FOLDER/config.toml", "-np", "2", "--epochs", "4"], "--epochs is 4; give a number >= 10"),
         (["--real", "FOLDER/config.toml", "-np", "2", "--candidates", "1"], "--candidates is 1"),
         (["FOLDER", "--real", "FOLDER/config.toml", "-np", "2"], "records its own run"),
+        (["FOLDER", *MACHINE, "--launch", "mpirun"], "go with --real"),
+        (["--real", "FOLDER/config.toml", "--launch", "nompirun -np 2"], "there is no program 'nompirun'"),
+        (["--real", "FOLDER/config.toml", "--launch", "mpirun '"], "No closing quotation"),
     ],
 )
 def test_refusals(run_folder, words, sentence):
@@ -205,7 +208,7 @@ def test_halving_keeps_the_better_half_and_doubles(points, run_folder, slow, mon
     args = argparse.Namespace(
         real=str(run_folder / "config.toml"), ranks=4, workload=None, set=[], candidates=4, epochs=12, lambdas=11,
         group_sizes=[2], periods=[50], lead=5, policy="auto", machine="emulated-4", semantics="posted", links="auto",
-        budget=None,
+        budget=None, launch=None,
         within_seconds=None, within_variance=None, hidden=False, json=True, write=str(out),
     )  # fmt: skip
     args.machine = slow[1]

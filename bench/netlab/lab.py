@@ -127,6 +127,15 @@ class Lab:
         self, command: Sequence[str], *, ranks_per_host: int = 1, timeout_s: float = 3600
     ) -> subprocess.CompletedProcess[bytes]:
         """Run ``command`` with one rank a host (or several); rank 0 on the first host."""
+        return subprocess.run(
+            [*self.starter(ranks_per_host), *command],
+            env=self.environment(ranks_per_host),
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def starter(self, ranks_per_host: int = 1) -> list[str]:
+        """What stands before a command to have it run by ranks on the hosts."""
         hosts = ",".join(f"{name}:{ranks_per_host}" for name in self._names())
         nap = _compiled("nap.c", "nap.so", ["-shared", "-fPIC"])
         limits = ("eager_limit", "rndv_eager_limit", "max_send_size")
@@ -144,12 +153,12 @@ class Lab:
         options = [word for key, value in settings.items() for word in ("--mca", key, value)]
         mpirun = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--host", hosts]
         mpirun += ["-np", str(self.hosts * ranks_per_host), *options, "-x", f"LD_PRELOAD={nap}"]
-        # as many threads as the machine has cores for its ranks
+        return [*_inside(self._names()[0]), *mpirun]
+
+    def environment(self, ranks_per_host: int = 1) -> dict[str, str]:
+        """Of a job: as many threads as the machine has cores for its ranks."""
         threads = max(1, (os.cpu_count() or 1) // (self.hosts * ranks_per_host))
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(HERE.parent.parent)}
-        return subprocess.run(
-            [*_inside(self._names()[0]), *mpirun, *command], env=environment, timeout=timeout_s, check=False
-        )
+        return os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(HERE.parent.parent)}
 
     def _names(self) -> list[str]:
         return [f"nl{i + 1}" for i in range(self.hosts)]

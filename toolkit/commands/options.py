@@ -130,6 +130,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 TUNE_EPILOG = """\
 Offline, from a recorded run (no MPI, no torch):   bitring tune RUN --machine RUN/machine.toml --write best.toml
 The few best by short real runs as well:           bitring tune --real CONFIG.toml -np 4
+Over several hosts:   bitring tune --real CONFIG.toml --launch 'mpirun -np 4 --host a:2,b:2'
 
 Rules choose among the front's points and fixed widths (2, 4, 8, 32 bits) together: the knee (default),
 --within-seconds, --within-variance, or --hidden. Less than 1 % of float32's epoch is no gain: float32 stays. The period
@@ -169,7 +170,13 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     rule.add_argument("--hidden", action="store_true", help="fastest; only what hides behind products buys exactness")
     parser.add_argument("--write", metavar="FILE", help="write the run's configuration with what was chosen")
     parser.add_argument("--real", metavar="CONFIG.toml", help="record, tune and confirm by short runs of this")
-    parser.add_argument("-np", "--ranks", type=int, metavar="N", help="with --real: ranks to start on this host")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("-np", "--ranks", type=int, metavar="N", help="with --real: ranks to start on this host")
+    start.add_argument(
+        "--launch",
+        metavar="COMMAND",
+        help="with --real, over several hosts: what starts a job, 'mpirun -np 4 -H a:2,b:2'",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="section.key=value", help="with --real: override a key"
     )

@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         from toolkit.commands import tune_real
 
         return tune_real.run(args)
-    if args.ranks is not None or args.set:
-        raise UserError("-np and --set go with --real; a recorded run has its own")
+    if args.ranks is not None or args.launch or args.set:
+        raise UserError("-np, --launch and --set go with --real; a recorded run has its own")
     if args.workload is None:
         raise UserError("give WORKLOAD and --machine FILE, or --real CONFIG.toml -np N to record one first")
     if args.machine is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -62,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         if value < least:
             raise UserError(f"{name} is {value}; give a number >= {least}")
     check_ranks(args.ranks)
-    if (args.ranks or 1) < 2:
+    _starter(args)
+    if not args.launch and (args.ranks or 1) < 2:
         raise UserError("one rank sends nothing, so there is nothing to tune; give -np 2 or more")
     if args.workload is not None:
         raise UserError(f"{args.workload} and --real {args.real}: --real records its own run; leave one out")
@@ -72,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace, base: configs.Config, folder: Path) -> int:
-    _say(f"recording {args.epochs} epochs over {args.ranks} ranks")
+    _say(f"recording {args.epochs} epochs")
     recorded_in = folder / "recorded"
     _train(args, recorded_in, ["method.policy=auto"], args.epochs)
-    load = workload.load(recorded_in / "workload.npz")
+    load = _recorded(recorded_in / "workload.npz", args)
     name = args.machine or base.method.machine or str(recorded_in / "machine.toml")
     tuned = tune.tune_workload(load, found_machine(name, load.ranks, args.real), args)
     policy = tuned.policy
@@ -174,23 +177,35 @@ def _train(args: argparse.Namespace, folder: Path, keys: list[str], epochs: int)
         "train.patience=0",
         f"method.period={epochs // 2}",
     ]
-    command = [
-        sys.executable,
-        "-m",
-        "toolkit.cli",
-        "train",
-        args.real,
-        "-np",
-        str(args.ranks),
-        "--run-dir",
-        str(folder),
-    ]
+    before, after = _starter(args)
+    command = [*before, sys.executable, "-m", "toolkit.cli", "train", args.real, *after, "--run-dir", str(folder)]
     for key in given:
         command += ["--set", key]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise UserError(f"a short run ended with code {done.returncode}: {said[-1] if said else 'it said nothing'}")
+
+
+def _recorded(path: Path, args: argparse.Namespace) -> workload.Workload:
+    """The recorded run's workload. UserError where --launch started one rank."""
+    load = workload.load(path)
+    if load.ranks < 2:
+        raise UserError(f"--launch {args.launch!r} starts one rank, which sends nothing; give a command for 2 or more")
+    return load
+
+
+def _starter(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The words before and after ours that start the ranks of a job."""
+    if not args.launch:
+        return [], ["-np", str(args.ranks)]
+    try:
+        words = shlex.split(args.launch)
+    except ValueError as error:
+        raise UserError(f"--launch {args.launch!r}: {error}; quote it as a shell would") from None
+    if not words or shutil.which(words[0]) is None:
+        raise UserError(f"--launch {args.launch!r}: there is no program {words[0] if words else ''!r}; name mpirun")
+    return words, []
 
 
 def describe(candidates: Sequence[Candidate], best: Candidate, offline: Candidate, behind: float) -> str:
