@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from simulator.timeline import TimelineError
+
+SHOWN_BELOW = 0.05  # accuracy below the lowest target that is in the picture
 
 
 def fronts(path: Path, points: Sequence[dict[str, Any]], title: str = "") -> None:
@@ -61,6 +64,42 @@ def scatter(path: Path, results: Sequence[dict[str, Any]], title: str = "") -> N
     axes.fill_between(ends, [0.95 * s for s in ends], [1.05 * s for s in ends], color="0.9", label="within 5 %")
     axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds", title=title)
     axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def learning(path: Path, results: Sequence[dict[str, Any]]) -> None:
+    """Validation accuracy over seconds and over bytes, both logarithmic: a row of panels a result, a colour a method.
+
+    ``results``: with title, targets (label -> accuracy), and methods: name -> a curve for each seed, with seconds,
+    num_bytes and val, evaluated after the same epochs. Thick: the mean over seeds. All results have the same methods.
+    Errors: TimelineError.
+    """
+    figure = _figure((11, 0.6 + 4.2 * len(results)))
+    panels = figure.subplots(len(results), 2, squeeze=False, sharey="row")
+    for result, row in zip(results, panels, strict=True):
+        units = ("training seconds", 1.0), ("MB of rows sent in training", 1e-6)
+        for axes, key, (unit, scale) in zip(row, ("seconds", "num_bytes"), units, strict=True):
+            for number, (name, curves) in enumerate(result["methods"].items()):
+                lines = [([scale * x for x in curve[key]], [100 * y for y in curve["val"]]) for curve in curves]
+                for x, y in lines:
+                    axes.plot(x, y, color=f"C{number % 10}", linewidth=0.6, alpha=0.4)
+                mean = [[fmean(values) for values in zip(*each, strict=True)] for each in zip(*lines, strict=True)]
+                axes.plot(*mean, color=f"C{number % 10}", linewidth=1.8, label=name)
+            for label, target in result["targets"].items():
+                axes.axhline(100 * target, color="0.5", linewidth=0.8, linestyle=":")
+                if axes is row[-1]:
+                    at = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 7, "color": "0.4"}
+                    axes.text(1.01, 100 * target, label, **at)
+            axes.set_xscale("log", subs=[2, 5])
+            for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+                ticks("{x:g}")
+            axes.set(xlabel=unit, title=f"{result['title']}: accuracy over {'seconds' if scale == 1 else 'bytes'}")
+            axes.grid(color="0.9", which="both")
+        # the way up from chance would hide what the methods differ by
+        lowest = min(min(curve["val"]) for curves in result["methods"].values() for curve in curves)
+        row[0].set_ylim(bottom=100 * max(lowest, min(result["targets"].values()) - SHOWN_BELOW))
+        row[0].set_ylabel("validation accuracy, %")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     figure.savefig(path, dpi=150)
 
 

@@ -4,10 +4,13 @@ import argparse
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from simulator import machine, workload
 from simulator.epoch import simulate
 from tests.mpi.test_resume import configuration
+from toolkit.comm import calibrate as calibration
+from toolkit.comm.calibrate import measure
 from toolkit.commands.calibrate import calibrate
 from toolkit.commands.train import train
 from toolkit.errors import UserError
@@ -34,3 +37,29 @@ def test_costs_of_every_pair_and_a_simulated_epoch(world, shared_tmp):
     least = float((recorded.dense_s + recorded.held_s).max())
     assert least < time.epoch_s < least + 5
     assert time.num_bytes == recorded.epoch_bytes()
+
+
+def test_pairs_at_once_measure_the_same_links(world, monkeypatch):
+    """As on hosts of their own: every pair is there, and a long message costs more than a short one."""
+    if world.size == 1:
+        return
+    monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"host {world.rank}")
+    fits = measure(world.comm, [1, 1000, 100_000, 8_000_000])
+    assert (fits is None) == (world.rank > 0)
+    if fits is not None:
+        assert set(fits) == {(i, j) for i in range(world.size) for j in range(world.size) if i != j}
+        for one in fits.values():
+            assert one.seconds(8_000_000) > one.seconds(1000) > 0
+
+
+def test_long_messages_are_repeated_less(world, monkeypatch):
+    """Two ranks agree on it without a message more."""
+    if world.size == 1:
+        return
+    monkeypatch.setattr(calibration, "ENOUGH_S", 0.0)
+    sent = []
+    plain = calibration.wait_all
+    monkeypatch.setattr(calibration, "wait_all", lambda requests: (sent.append(1), plain(requests))[1])
+    measure(world.comm, [1, 1000, 2000], repeats=50)
+    trips = calibration.FEWEST * 3 * 2 * (world.size - 1)  # of this rank, as the sender and as the receiver
+    assert len(sent) == trips // 2 * 3 + len(calibration.schedule(world.size, at_once=False))
