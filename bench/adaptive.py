@@ -48,7 +48,7 @@ ADAPTIVE = ["method.codec=quantised", "method.widths=adaptive", f"method.machine
 FIXED = {"fixed 4": ["method.codec=quantised", "method.bits=4"],
          "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"]}  # fmt: skip
 PUBLISHED = ["method.plan=paper", "method.quantise_all=true", "method.codec=quantised", "method.widths=adaptive",
-             "method.policy=adaptive"]  # fmt: skip
+             "method.policy=adaptive", "method.hidden=false"]  # fmt: skip
 PARTS = ("equal", "sensitivity", "accuracy")
 LAMBDAS, GROUPS, PERIODS = (0.0, 0.25, 0.5, 0.75, 1.0), (1, 10, 100, 1000), (5, 10, 20)
 
