@@ -34,9 +34,9 @@ from bench.common import Goal, file_result, goals_table, plain_goals
 from simulator import machine, workload
 from simulator.assignment import Point, assign_workload, tune
 from simulator.cost import PairCosts
-from simulator.epoch import simulate, variance_bound, with_bits
-from simulator.exchanges import Budget, problems_of
-from simulator.policy import best_front, joint
+from simulator.epoch import exchange_variance_bound, simulate, with_bits
+from simulator.exchanges import Budget, fronts_of
+from simulator.policy import joint
 from simulator.workload import Workload
 from toolkit import report
 
@@ -44,7 +44,8 @@ MACHINE = "emulated-4"
 GROUP, PERIOD, LEAD = 10, 10, 1
 AFTER = PERIOD + LEAD + 5  # epochs before the noise is measured: at assigned widths
 ADAPTIVE = ["method.codec=quantised", "method.widths=adaptive", f"method.machine={MACHINE}", f"method.period={PERIOD}",
-            f"method.lead={LEAD}", f"method.group_size={GROUP}", "method.policy=posted"]  # fmt: skip
+            f"method.lead={LEAD}", f"method.group_size={GROUP}"]  # fmt: skip
+POSTED = [*ADAPTIVE, "method.policy=posted"]
 FIXED = {"fixed 4": ["method.codec=quantised", "method.bits=4"],
          "drawn from 2, 4, 8": ["method.codec=quantised", "method.widths=uniform"]}  # fmt: skip
 PUBLISHED = ["method.plan=paper", "method.quantise_all=true", "method.codec=quantised", "method.widths=adaptive",
@@ -56,7 +57,7 @@ LAMBDAS, GROUPS, PERIODS = (0.0, 0.25, 0.5, 0.75, 1.0), (1, 10, 100, 1000), (5, 
 def record(graph: str, ranks: int) -> Workload:
     """The workload of a short run, its messages alone: nothing in it differs from run to run."""
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [*codecs.settings(graph), *ADAPTIVE, f"train.epochs={AFTER}"]
+        overrides = [*codecs.settings(graph), *POSTED, f"train.epochs={AFTER}"]
         run = codecs.command("train", ranks, overrides, "--run-dir", f"{folder}/run")
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
         load = workload.load(Path(folder, "run", "workload.npz"))
@@ -88,19 +89,11 @@ def lasts(point: Point) -> float:
 
 
 def lambda_for(
-    load: Workload, costs: PairCosts, limit: float, measure: Callable[[Point], float], budget: Budget = "each"
+    load: Workload, costs: PairCosts, limit: float, measure: Callable[[Point], float], policy: str, budget: Budget
 ) -> float:
     """The lambda whose widths take most of ``limit``, and no more where any do."""
-    lambdas = 1 - np.geomspace(1, 1e-6, 200)  # with a joint budget most of what there is to choose lies near 1
-    points = tune(
-        load,
-        costs,
-        costs,
-        lambdas=[*np.linspace(0, 1, 101), *lambdas],
-        group_sizes=[GROUP],
-        at_once=True,
-        budget=budget,
-    )
+    lambdas = [*np.linspace(0, 1, 101), *(1 - np.geomspace(0.01, 1e-6, 50))]  # summed over exchanges, much lies near 1
+    points = tune(load, costs, costs, lambdas=lambdas, group_sizes=[GROUP], policy=policy, budget=budget)
     fitting = [p for p in points if measure(p) <= limit] or [min(points, key=measure)]
     return max(fitting, key=lambda p: (measure(p), p.lam)).lam
 
@@ -118,13 +111,16 @@ def equal(graph: str, ranks: int, seeds: int) -> dict[str, Any]:
     results: list[dict[str, Any]] = []
     for name, (num_bytes, seconds) in budgets(load, costs).items():
         contestants: dict[str, list[str]] = {name: FIXED[name]}
-        for budget in get_args(Budget):
-            for what, limit, measure in (("bytes", num_bytes, sent), ("seconds", seconds, lasts)):
-                lam = lambda_for(load, costs, limit, measure, budget)
-                chosen = [*ADAPTIVE, f"method.budget={budget}", f"method.lam={lam}"]
+        for what, limit, measure, policy in (
+            ("bytes", num_bytes, sent, "total"),
+            ("seconds", seconds, lasts, "posted"),
+        ):
+            for budget in get_args(Budget):
+                lam = lambda_for(load, costs, limit, measure, policy, budget)
+                chosen = [*ADAPTIVE, f"method.policy={policy}", f"method.budget={budget}", f"method.lam={lam}"]
                 contestants[f"adaptive, {budget}, as many {what}"] = chosen
         by_seconds = contestants["adaptive, each, as many seconds"][-1]
-        contestants["random, as many seconds"] = [*ADAPTIVE[:-1], "method.policy=random", by_seconds]
+        contestants["random, as many seconds"] = [*ADAPTIVE, "method.policy=random", by_seconds]
         for contestant, overrides in contestants.items():
             told = codecs.accuracy(ranks, seeds, [*codecs.settings(graph), *overrides])
             measured = noise(graph, ranks, overrides)
@@ -146,27 +142,32 @@ def equal(graph: str, ranks: int, seeds: int) -> dict[str, Any]:
 
 
 def directions(load: Workload, costs: PairCosts) -> list[dict[str, Any]]:
-    """Variance of rounding by direction: fixed 4 bits, adaptive widths in as many seconds, and one joint budget.
+    """Variance of rounding by direction: fixed 4 bits, and adaptive widths in as many bytes or seconds of messages.
 
-    Seconds of messages alone: each exchange has what fixed 4 bits take there.
+    Each exchange has what fixed 4 bits take there; or all have the sum together, and the least sum of plain variances.
     """
-    fixed = with_bits(load, 4)
-    fronts = [best_front(problems_of(e, costs, GROUP, at_once=True)[0]) for e in load.exchanges]
-    limits = [float(costs.seconds(e.channel_bytes()).max()) for e in fixed.exchanges]
-    apart = [front.least_variance_within(limit) for front, limit in zip(fronts, limits, strict=True)]
+    fixed, ranks = with_bits(load, 4), load.ranks
+    a_byte = PairCosts(theta_s_per_byte=np.ones((ranks, ranks)), gamma_s=np.zeros((ranks, ranks)))
     found: list[dict[str, Any]] = []
     rows = []
-    for direction in ("forward", "backward"):
-        where = [place for place, e in enumerate(load.exchanges) if e.direction == direction]
-        plain = variance_bound(dataclasses.replace(fixed, exchanges=tuple(fixed.exchanges[place] for place in where)))
-        adaptive = sum(apart[place].variance for place in where)
-        found.append({"direction": direction, "fixed": plain, "adaptive": adaptive})
-        rows.append([direction, f"{plain:.3g}", f"{adaptive:.3g}", report.ratio(plain, adaptive)])
-    together, each = joint.within(fronts, sum(limits)), sum(one.variance for one in apart)
-    found.append({"direction": "both", "each_problem": each, "joint": together.variance})
-    print("\nVariance of rounding in the recorded workload, each exchange in the seconds of fixed 4 bits")
-    print(report.table(rows, ["direction", "fixed 4", "adaptive", "less"]))
-    print(f"one joint budget of as many seconds: {together.variance:.3g}, {report.ratio(each, together.variance)} less")
+    for what, policy, price in (("bytes", "total", a_byte), ("seconds", "posted", costs)):
+        fronts = [fronts_of(e, price, policy, GROUP) for e in load.exchanges]
+        spent = [price.seconds(e.channel_bytes()) for e in fixed.exchanges]
+        limits = [float(one.sum() if policy == "total" else one.max()) for one in spent]
+        apart = [joint.within(channels, limit) for channels, limit in zip(fronts, limits, strict=True)]
+        for direction in ("forward", "backward"):
+            where = [place for place, e in enumerate(load.exchanges) if e.direction == direction]
+            plain = sum(exchange_variance_bound(fixed.exchanges[place]) for place in where)
+            adaptive = sum(apart[place].variance for place in where)
+            found.append({"equal": what, "direction": direction, "fixed": plain, "adaptive": adaptive})
+            rows.append([what, direction, f"{plain:.3g}", f"{adaptive:.3g}", report.ratio(plain, adaptive)])
+        together = joint.within([front for channels in fronts for front in channels], sum(limits)).variance
+        each = sum(one.variance for one in apart)
+        found.append({"equal": what, "direction": "both", "each_problem": each, "joint": together})
+        rows.append([what, "both, one budget", f"{each:.3g}", f"{together:.3g}", report.ratio(each, together)])
+    print("\nVariance of rounding in the recorded workload, each exchange in the bytes or seconds of fixed 4 bits")
+    print(report.table(rows, ["equal", "direction", "fixed 4", "adaptive", "less"]))
+    print("(one budget: beside it, instead of fixed 4, the sum of adaptive widths with a budget each)")
     return found
 
 
@@ -181,7 +182,7 @@ def sensitivity(graph: str, ranks: int) -> list[dict[str, Any]]:
         simulated = assign_workload(load, costs, "posted", lam=lam, group_size=int(size))
         # every period ends there and the next widths are not in force yet: ranges are as old as they get
         after = 2 * max(PERIODS) if what == "period" else AFTER
-        measured = noise(graph, ranks, [*ADAPTIVE, *overrides], after)
+        measured = noise(graph, ranks, [*POSTED, *overrides], after)
         said = simulated.variance
         results.append({what: value, "variance": said, "bytes": simulated.workload.epoch_bytes(), "noise": measured})
         sent = report.num_bytes(simulated.workload.epoch_bytes())
@@ -215,7 +216,7 @@ def accuracy(graphs: Sequence[str], kinds: Sequence[str], ranks: int, seeds: int
                     [
                         name, f"{told['mean_percent']:.2f} +- {told['deviation_percent']:.2f}", f"{points:+.2f}",
                         report.num_bytes(told["train_bytes"]), f"{measured['codec']:.1e}" if measured else "0",
-                        f"{measured['dropout']:.2f}" if measured else "-",
+                        f"{measured['dropout']:.2g}" if measured else "-",
                     ]
                 )  # fmt: skip
             print(f"\n{graph}, {kind} 3 x 256, {ranks} ranks, {seeds} seeds")

@@ -24,6 +24,7 @@ from simulator.exchanges import (
     assign_together,
     at_front,
     at_fronts,
+    fronts_of,
     joined,
     messages_of,
     of_ring,
@@ -208,28 +209,27 @@ def tune(
     group_sizes: Sequence[int],
     semantics: Semantics = "posted",
     links: Links = "apart",
-    at_once: bool = False,
+    policy: str = "adaptive",
     hidden_s: Sequence[float] | None = None,
     budget: Budget = "each",
 ) -> list[Point]:
     """Every lambda with every group size; those on the front have no other that is as fast and as exact.
 
-    ``at_once``: by the policy ``posted`` (exchanges.py) instead of round by round. ``hidden_s``: for each exchange, how
-    long its messages travel for nothing.
+    ``policy``: one that knows fronts (exchanges.JOINT). ``hidden_s``: for each exchange, how long its messages travel
+    for nothing.
     """
     points = []
     free = hidden_s if hidden_s is not None else [0.0] * len(workload.exchanges)
     for group_size in group_sizes:
-        fronts = [
-            [best_front(problem) for problem in problems_of(exchange, costs, group_size, at_once=at_once)]
-            for exchange in workload.exchanges
-        ]
+        fronts = [fronts_of(exchange, costs, policy, group_size) for exchange in workload.exchanges]
         for lam in lambdas:  # a front holds the answer to every lambda
             solved = [
                 joined(exchange, rounds)
-                for exchange, rounds in zip(workload.exchanges, at_fronts(fronts, lam, free, budget), strict=True)
+                for exchange, rounds in zip(
+                    workload.exchanges, at_fronts(fronts, lam, free, policy, budget), strict=True
+                )
             ]
-            assigned = _assigned(workload, solved, "posted" if at_once else "adaptive")
+            assigned = _assigned(workload, solved, policy)
             widths = np.concatenate([np.empty(0), *(exchange.bits for exchange in assigned.workload.exchanges)])
             points.append(
                 Point(

@@ -230,13 +230,15 @@ def variance_bound(workload: Workload) -> float:
     alpha_squared * e * (max - min)^2 / 6 / (2^b - 1)^2 for each message of b <= 8 bits; learned coefficients (NaN)
     count as 1. It orders assignments; it is not the variance of a gradient.
     """
-    total = 0.0
-    for exchange in workload.exchanges:
-        rounded = (exchange.bits > 0) & (exchange.bits <= 8)
-        steps = 2.0 ** exchange.bits[rounded] - 1
-        alpha = np.nan_to_num(exchange.alpha_squared[rounded], nan=1.0)
-        total += float((alpha * exchange.range_squared[rounded] / steps**2).sum() * exchange.row_entries / 6)
-    return total
+    return sum(map(exchange_variance_bound, workload.exchanges), 0.0)
+
+
+def exchange_variance_bound(exchange: Exchange) -> float:
+    """The part of one exchange."""
+    rounded = (exchange.bits > 0) & (exchange.bits <= 8)
+    steps = 2.0 ** exchange.bits[rounded] - 1
+    alpha = np.nan_to_num(exchange.alpha_squared[rounded], nan=1.0)
+    return float((alpha * exchange.range_squared[rounded] / steps**2).sum() * exchange.row_entries / 6)
 
 
 def limit_s(workload: Workload, costs: PairCosts, bits: int = 2) -> float:

@@ -1,9 +1,10 @@
-"""Widths for one exchange: its rounds one by one, all its channels at once, or the ring as a whole.
+"""Widths for one exchange: its rounds one by one, all its channels at once, the ring as a whole, or all bytes.
 
 Which of them is right depends on how the ring goes. The seconds that each keeps short, of channels c in rounds r:
 
     rounds     sum over r of the slowest c of round r       a barrier after every round (AdaQP, section 4.2)
     posted     the slowest c of all                         all messages under way at once, a link for every pair
+    total      sum over all c                               one medium that all share; where links are alike: bytes
     ring_lp    when the last rank has done its last round   rounds without barriers (policy/ring_lp.py)
 
 Messages that travel while a rank multiplies its local rows cost nothing as long as they end before it: ``hidden_s``.
@@ -41,7 +42,8 @@ from simulator.workload import Exchange, message_bytes
 U8 = NDArray[np.uint8]
 Budget = Literal["each", "joint"]  # of every exchange by itself (AdaQP), or one for all
 BY_FRONT = ("adaptive", "exact", "hull")  # that choose a point of a round's front, and so can heed what is hidden
-WHOLE = ("posted", "ring_lp")  # that look at an exchange, not at a round
+JOINT = (*BY_FRONT, "posted", "total")  # that can share a budget
+WHOLE = ("posted", "total", "ring_lp")  # that look at an exchange, not at a round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,8 +68,8 @@ def check_policy(policy: str, budget: Budget = "each") -> None:
     """ProblemError for a name that is none or that knows no such budget, SolverError where its program is missing."""
     if policy not in (*POLICIES, *WHOLE, "auto"):
         raise ProblemError(f"there is no policy {policy!r}; there are {', '.join((*POLICIES, *WHOLE))}, auto")
-    if budget == "joint" and policy not in (*BY_FRONT, "posted", "auto"):
-        raise ProblemError(f"one joint budget goes with {', '.join(BY_FRONT)}, posted and auto, not with {policy}")
+    if budget == "joint" and policy not in (*JOINT, "auto"):
+        raise ProblemError(f"one joint budget goes with {', '.join(JOINT)} and auto, not with {policy}")
     needs: SolverName | None = "highs" if policy.startswith("highs") or policy == "ring_lp" else None
     needs = "glpk" if policy.startswith("glpk") else needs
     if needs is not None:
@@ -104,7 +106,7 @@ def assign_exchange(
     hidden_s: float = 0.0,
     at_once: bool = False,
 ) -> ExchangeAssignment:
-    """Widths by a policy of policy/table.py, by ``posted`` or by ``ring_lp``. ProblemError, SolverError.
+    """Widths by a policy of policy/table.py, by ``posted``, ``total`` or ``ring_lp``. ProblemError, SolverError.
 
     ``hidden_s``: how long messages travel for nothing; it counts for the policies that know a front and for ring_lp.
     ``at_once``: pose the exchange as one problem to a policy of rounds, too.
@@ -113,12 +115,23 @@ def assign_exchange(
     problems = problems_of(exchange, costs, group_size, bits, at_once=at_once or policy == "posted")
     if policy == "ring_lp":
         return _by_ring(exchange, problems, lam, hidden_s)
-    if hidden_s > 0 and (policy in BY_FRONT or policy == "posted"):
-        fronts = [best_front(problem) for problem in problems]
-        return joined(exchange, at_front(fronts, lam, hidden_s))
+    if policy == "total":
+        return joined(exchange, _together([fronts_of(exchange, costs, policy, group_size, bits)], lam, [hidden_s])[0])
+    if hidden_s > 0 and policy in JOINT:
+        return joined(exchange, at_front([best_front(problem) for problem in problems], lam, hidden_s))
     name = "adaptive" if policy == "posted" else policy
     solved = [assign(name, problem, Settings(lam=lam, key=mix64(key, step))) for step, problem in enumerate(problems)]
     return joined(exchange, solved)
+
+
+def fronts_of(
+    exchange: Exchange, costs: PairCosts, policy: str, group_size: int, bits: tuple[int, ...] = DEFAULT_BITS
+) -> list[Front]:
+    """The fronts whose seconds add up, as a policy of ``JOINT`` sees it: of rounds, of all at once, of channels."""
+    problems = problems_of(exchange, costs, group_size, bits, at_once=policy == "posted")
+    if policy == "total":
+        problems = [RoundProblem(channels=(c,), bits=bits) for problem in problems for c in problem.channels]
+    return [best_front(problem) for problem in problems]
 
 
 def at_front(fronts: Sequence[Front], lam: float, hidden_s: float = 0.0) -> list[Assignment]:
@@ -151,24 +164,31 @@ def assign_together(
 ) -> list[ExchangeAssignment]:
     """Widths for all exchanges under one budget. ProblemError for a policy that knows no fronts."""
     check_policy(policy, "joint")
-    fronts = [
-        [best_front(problem) for problem in problems_of(e, costs, group_size, bits, at_once=policy == "posted")]
-        for e in exchanges
-    ]
-    return [joined(e, solved) for e, solved in zip(exchanges, at_fronts(fronts, lam, hidden_s), strict=True)]
+    fronts = [fronts_of(e, costs, policy, group_size, bits) for e in exchanges]
+    return [joined(e, solved) for e, solved in zip(exchanges, _together(fronts, lam, hidden_s), strict=True)]
 
 
 def at_fronts(
-    fronts: Sequence[Sequence[Front]], lam: float, hidden_s: Sequence[float], budget: Budget = "joint"
+    fronts: Sequence[Sequence[Front]], lam: float, hidden_s: Sequence[float], policy: str, budget: Budget
 ) -> list[list[Assignment]]:
-    """Every exchange's rounds at this lambda: each exchange by itself, or their sums of seconds and of variance.
+    """What a policy of ``JOINT`` chooses for this lambda: of every exchange's ``fronts_of`` a point each.
 
-    ``fronts``: of every exchange its rounds. ``hidden_s``: of every exchange, how long it travels for nothing.
+    ``hidden_s``: of every exchange, how long it travels for nothing.
+    """
+    if budget == "joint":
+        return _together(fronts, lam, hidden_s)
+    pairs = list(zip(fronts, hidden_s, strict=True))
+    if policy == "total":
+        return [_together([channels], lam, [hidden])[0] for channels, hidden in pairs]
+    return [at_front(rounds, lam, hidden) for rounds, hidden in pairs]
+
+
+def _together(fronts: Sequence[Sequence[Front]], lam: float, hidden_s: Sequence[float]) -> list[list[Assignment]]:
+    """One weighing of the sums of seconds and of variance over all fronts.
+
     In a sum over exchanges each one's variance is relative to what it is at the least seconds: rows of activations and
     of gradients have other units, and plain variances would leave all widths to the exchange with the largest rows.
     """
-    if budget == "each":
-        return [at_front(rounds, lam, hidden) for rounds, hidden in zip(fronts, hidden_s, strict=True)]
     every = [front for rounds in fronts for front in rounds]
     if not every:
         return [[] for _ in fronts]

@@ -41,6 +41,9 @@ class ToldPending:
     def flight_s(self):
         return 0.0
 
+    def round_ends_s(self):
+        return ()
+
 
 class ToldLedger(Ledger):
     """A ledger that says when a product is made."""

@@ -1,12 +1,15 @@
 """Adaptive widths over a network that is measured: costs kept, held against the run, measured anew where they drift."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
 from simulator import machine
 from tests.mpi.test_resume import configuration, machine_of, start
+from toolkit.comm import position
+from toolkit.comm import ring as rings
 from toolkit.errors import UserError
 from toolkit.train import prices
 
@@ -20,7 +23,7 @@ def lines(folder, kind):
 
 
 def test_costs_are_measured_once_kept_and_held_against_the_run(world, shared_tmp):
-    config = configuration(shared_tmp, method=METHOD | {"drift": 0.0})
+    config = configuration(shared_tmp, method=METHOD | {"drift": 0.0}, train={"noise_every": 5})
     start(world, config, shared_tmp / "run", seeds=2)
     world.comm.Barrier()
     run = shared_tmp / "run"
@@ -44,8 +47,56 @@ def test_costs_are_measured_once_kept_and_held_against_the_run(world, shared_tmp
         (0, 4, 1), (0, 8, 2), (1, 4, 1), (1, 8, 2)
     ]  # fmt: skip
     assert all(line["lower_bound"] <= line["objective"] and line["policy"] for line in assigned)
+    noise = lines(run, "noise")
+    assert [(line["seed"], line["epoch"]) for line in noise] == [(0, 4), (0, 9), (1, 4), (1, 9)]
+    for line in noise:
+        first, *rounded, whole = line["layers"]
+        assert first["forward"] is None and whole["layer"] == -1, "layer 0 is exchanged once, exactly"
+        for way in ("forward", "backward"):
+            assert all(0 < one[way]["measured"] < 2 * one[way]["bound"] for one in rounded)
+            assert whole[way]["messages"] == sum(one[way]["messages"] for one in rounded) > 0
     (last,) = lines(run, "summary")
     assert last["assignments"] == 4 and 0 < last["assignment_share"] < 1 and last["calibrate_s"] > 0
+
+
+@pytest.mark.parametrize(("ring", "name"), [("posted", "adaqp-q"), ("rendezvous", "adaqp"), ("barrier", "adaqp")])
+def test_rounds_are_told_and_make_up_their_exchange(world, shared_tmp, monkeypatch, ring, name):
+    """The slowest rank's, round by round; a rank that is late in the last is seen there."""
+    if world.size == 1:
+        pytest.skip("one rank has no rounds")
+    late_s, last = 0.05, world.size - 1
+    wait_all, seen = rings.wait_all, []
+
+    def late(requests):
+        wait_all(requests)
+        if position.here()[position.Word.ROUND] == last and position.here()[position.Word.EPOCH]:
+            seen.append(time.sleep(late_s))
+
+    if world.rank == 0:
+        monkeypatch.setattr(rings, "wait_all", late)
+    method = METHOD | {"name": name, "ring": ring, "machine": machine_of(shared_tmp, world)}
+    config = configuration(shared_tmp, method=method)
+    start(world, config, shared_tmp / "run")
+    world.comm.Barrier()
+    assert bool(seen) == (world.rank == 0)
+    told = lines(shared_tmp / "run", "exchanges")
+    assert len(told) == 2
+    for exchange in [one for line in told for one in line["exchanges"]]:
+        rounds = exchange["rounds"]
+        assert [one["round"] for one in rounds] == list(range(1, world.size))
+        for key in ("predicted_s", "measured_s"):
+            seconds = [one[key] for one in rounds]
+            assert min(seconds) > 0
+            if ring == "posted":
+                assert seconds == sorted(seconds)
+                assert seconds[-1] == pytest.approx(exchange[key], rel=1e-6)
+            else:
+                assert exchange[key] <= sum(seconds) * (1 + 1e-6)
+                if ring == "barrier" and key == "predicted_s":
+                    assert sum(seconds) == pytest.approx(exchange[key], rel=1e-9)
+        assert rounds[-1]["measured_s"] >= late_s
+        if world.size > 2 and ring == "barrier":  # else others are in the next exchange, and wait for it in its first
+            assert rounds[0]["measured_s"] < exchange["measured_s"] - late_s / 2, "the first is not the late one"
 
 
 @pytest.mark.parametrize("share", [1e9, 1e-9])

@@ -46,6 +46,9 @@ def test_bytes_arrive(world, transport, largest):
         expected = torch.cat([content(s, world.rank, counts[s, world.rank]) for s in range(world.size)])
         assert torch.equal(pending.wait(), expected)
         assert pending.flight_s() >= 0
+        ends = pending.round_ends_s()
+        assert len(ends) == (0 if transport.name == "horovod" else world.size - 1)
+        assert list(ends) == sorted(ends) and pending.flight_s() == max(ends, default=pending.flight_s())
 
 
 def test_long_messages_go_in_pieces(world, monkeypatch):

@@ -137,7 +137,7 @@ def test_one_budget_is_the_least_sum_over_all_exchanges(ranks, seed, lam, share)
             for one, free, scale in zip(choice, hidden, scales, strict=True)
         )
 
-    together = [one for rounds in at_fronts(fronts, lam, hidden, "joint") for one in rounds]
+    together = [one for rounds in at_fronts(fronts, lam, hidden, "posted", "joint") for one in rounds]
     points = [[rounds[0].least_variance_within(float(s)) for s in rounds[0].seconds] for rounds in fronts]
     least = sum(
         min(
@@ -149,7 +149,7 @@ def test_one_budget_is_the_least_sum_over_all_exchanges(ranks, seed, lam, share)
         for of, free, scale in zip(points, hidden, scales, strict=True)
     )
     assert scored(together) == pytest.approx(least, rel=1e-9, abs=1e-12)
-    apart = [one for rounds in at_fronts(fronts, lam, hidden, "each") for one in rounds]
+    apart = [one for rounds in at_fronts(fronts, lam, hidden, "posted", "each") for one in rounds]
     assert scored(together) <= scored(apart) * (1 + 1e-9) + 1e-12
 
 
@@ -163,6 +163,23 @@ def test_a_joint_budget_in_an_assignment():
     assert variance_bound(joint.workload) == pytest.approx(joint.variance, rel=1e-9) and joint.gap >= 0
     with pytest.raises(ProblemError, match="one joint budget goes with adaptive"):
         assign_workload(load, network, "random", budget="joint")
+
+
+def test_total_has_least_variance_for_its_bytes():
+    """All channels at one price a byte: no choice by rounds or at once has as few bytes and less variance."""
+    load, network = workload(4, 3), costs(4, theta=1e-6)
+    lambdas = np.linspace(0, 1, 41).tolist()
+    for exchange in load.exchanges:
+        alone = dataclasses.replace(load, exchanges=(exchange,))
+        best = [assign_workload(alone, network, "total", lam=lam, group_size=2) for lam in lambdas]
+        for policy in ("posted", "adaptive"):
+            other = assign_workload(alone, network, policy, lam=0.5, group_size=2)
+            size = int(other.workload.epoch_bytes())
+            fitting = [one.variance for one in best if one.workload.epoch_bytes() <= size * 1.05]
+            assert min(fitting) <= other.variance * (1 + 1e-9)
+    (at_half,) = tune(load, network, network, lambdas=[0.5], group_sizes=[2], policy="total")
+    assigned = assign_workload(load, network, "total", lam=0.5, group_size=2)
+    assert variance_bound(assigned.workload) == pytest.approx(at_half.variance)
 
 
 def test_posted_gives_a_posted_ring_less_variance_in_equal_time():

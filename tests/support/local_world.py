@@ -91,6 +91,9 @@ class LocalPending:
     def flight_s(self) -> float:
         return 0.0
 
+    def round_ends_s(self) -> tuple[float, ...]:
+        return ()
+
 
 def run_ranks(size: int, work: Callable[[LocalWorld, LocalTransport], T]) -> list[T]:
     """Run ``work`` on every rank at once; results in rank order. The first failure is raised."""

@@ -29,7 +29,7 @@ from torch import Tensor
 from toolkit import native
 from toolkit.comm import device_mask
 from toolkit.comm.codec import NotFiniteError
-from toolkit.comm.layout import Route
+from toolkit.comm.layout import Layout, Route
 from toolkit.comm.ledger import Direction, Ledger, Phase
 from toolkit.comm.position import begin_exchange
 from toolkit.comm.transport import Arrived, Pending
@@ -105,6 +105,14 @@ class RangeTrace(Protocol):
     def __call__(self, step: LayerStep, direction: Direction, ranges: Tensor) -> None: ...
 
 
+class RowTap(Protocol):
+    """Told the rows that are about to travel, of which ``out`` says which do; ``masks`` as in Way.post()."""
+
+    def __call__(
+        self, step: LayerStep, direction: Direction, out: Layout, rows_XD: Tensor, masks: Tensor | None
+    ) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
     """What the noise of a pass is keyed by."""
@@ -137,10 +145,11 @@ class Crossing:
         rank: int,
         overlap: bool = True,
         trace: RangeTrace | None = None,
+        tap: RowTap | None = None,
     ) -> None:
         self._step, self._num_halo, self._ways, self._rank = step, num_halo, ways, rank
         self._noise, self._ledger, self._phase = noise, ledger, phase
-        self._overlap, self._trace = overlap, trace
+        self._overlap, self._trace, self._tap = overlap, trace, tap
         kept = masks is not None and step.kept_only
         self._own_masks: Tensor | None = masks.inner if masks is not None and kept else None
         self._halo_masks: Tensor | None = masks.halo if masks is not None and kept else None
@@ -194,10 +203,13 @@ class Crossing:
         self._ranges = None if self._trace is None else way.new_ranges()
         key = self._noise.key(self._phase, step.layer, direction)
         with self._finite(direction):
+            if self._tap is not None:
+                self._tap(step, direction, way.out, rows, masks)
             self._pending = way.post(rows, masks, key, self._ranges, self._stage("encode", direction))
         if not self._overlap:
             with self._stage("wait", direction), self._finite(direction):
-                self._pending = Arrived(self._pending.wait(), self._pending.flight_s())
+                payload = self._pending.wait()
+                self._pending = Arrived(payload, self._pending.flight_s(), self._pending.round_ends_s())
 
     def _wait(self, direction: Direction) -> Tensor:
         assert self._pending is not None, "arrive() without depart()"
@@ -207,6 +219,8 @@ class Crossing:
         if self._trace is not None and self._ranges is not None:
             self._trace(self._step, direction, self._ranges)
         self._ledger.add_seconds("flight", self._step.layer, direction, self._pending.flight_s())
+        if self._phase == "train":
+            self._ledger.round_ends_s[self._step.layer, direction] = self._pending.round_ends_s()
         self._pending = self._ranges = None
         return payload
 

@@ -34,12 +34,14 @@ class Ledger:
     """One rank's counts. ``sent[phase, layer, direction]`` is bytes to each receiver, [N].
 
     Stages are timed by the host's clock, or by ``clock``, whose moments are read when the seconds are taken.
+    ``round_ends_s[layer, direction]`` is of the last training pass: when its rounds were over (comm/transport.py).
     """
 
     ranks: int
     clock: Clock | None = None
     sent: dict[ByteKey, NDArray[np.int64]] = field(default_factory=dict)
     weight_gradient_bytes: int = 0
+    round_ends_s: dict[tuple[int, Direction], tuple[float, ...]] = field(default_factory=dict)
     _seconds: defaultdict[StageKey, float] = field(default_factory=lambda: defaultdict(float))
     _spans: list[tuple[StageKey, Any, Any]] = field(default_factory=list)
 

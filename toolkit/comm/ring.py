@@ -72,10 +72,11 @@ class Ring:
         self._driver.shutdown()
         self._comm.Free()
 
-    def _drive(self, sends: Sequence[Tensor], receives: Sequence[Tensor], ready: Ready | None) -> float:
+    def _drive(self, sends: Sequence[Tensor], receives: Sequence[Tensor], ready: Ready | None) -> tuple[float, ...]:
+        """When each round is over, in seconds from the start."""
         if ready is not None:
             ready()
-        begin = time.perf_counter()
+        begin, ends = time.perf_counter(), []
         if self._semantics == "posted":
             posted = [
                 self._post(receives[sender], sender, sends[receiver], receiver, synchronous=False)
@@ -84,13 +85,15 @@ class Ring:
             for number, requests in enumerate(posted, 1):
                 begin_round(number)
                 wait_all(requests)
+                ends.append(time.perf_counter() - begin)
         else:
             for number, (receiver, sender) in enumerate(self._rounds, 1):
                 begin_round(number)
                 wait_all(self._post(receives[sender], sender, sends[receiver], receiver, synchronous=True))
                 if self._semantics == "barrier":
                     wait_all([self._comm.Ibarrier()])
-        return time.perf_counter() - begin
+                ends.append(time.perf_counter() - begin)
+        return tuple(ends)
 
     def _post(self, into: Tensor, sender: int, out: Tensor, receiver: int, *, synchronous: bool) -> list[MPI.Request]:
         isend = self._comm.Issend if synchronous else self._comm.Isend
@@ -111,7 +114,7 @@ def _memory(piece: Tensor) -> Any:
 class RingPending:
     """A ring under way in its driver thread."""
 
-    def __init__(self, future: Future[float], arrived: Tensor) -> None:
+    def __init__(self, future: Future[tuple[float, ...]], arrived: Tensor) -> None:
         self._future, self._arrived = future, arrived
 
     def wait(self) -> Tensor:
@@ -120,6 +123,9 @@ class RingPending:
         return self._arrived
 
     def flight_s(self) -> float:
+        return max(self.round_ends_s(), default=0.0)
+
+    def round_ends_s(self) -> tuple[float, ...]:
         return self._future.result()
 
 

@@ -26,6 +26,14 @@ class Pending(Protocol):
         """Seconds from the start until the last message was done, after wait()."""
         ...
 
+    def round_ends_s(self) -> tuple[float, ...]:
+        """Seconds from the start until each round was over on this rank, after wait(); empty where there are none.
+
+        Posted rounds are waited for in order, so one is over when it and all before it are: what MPI tells without
+        looking at every message by itself.
+        """
+        ...
+
 
 class Transport(Protocol):
     """Starts exchanges. Every rank starts the same ones in the same order, one at a time.
@@ -59,12 +67,16 @@ class Arrived:
 
     payload: Tensor
     seconds: float
+    rounds: tuple[float, ...] = ()
 
     def wait(self) -> Tensor:
         return self.payload
 
     def flight_s(self) -> float:
         return self.seconds
+
+    def round_ends_s(self) -> tuple[float, ...]:
+        return self.rounds
 
 
 class Nothing:

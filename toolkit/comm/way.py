@@ -166,7 +166,7 @@ class DeviceWay:
         if isinstance(self._codec, Plain):
             return self._codec.encode(rows, masks, layout, key, ranges)
         wire = gather(rows, masks, layout).float().cpu()
-        return self._codec.encode(wire, None, _listed(self.out), key, ranges)
+        return self._codec.encode(wire, None, listed(self.out), key, ranges)
 
     def _decode(self, payload: Tensor, masks: Tensor | None, rows: Tensor, stage: Stage, *, add: bool) -> None:
         layout, kernels, at = self._taken, self._device.kernels, self._device.at
@@ -191,7 +191,7 @@ class DeviceWay:
             else:
                 with stage:
                     wire = torch.empty(len(layout), layout.entries)
-                    self._codec.decode(payload.cpu(), None, _listed(self.into), wire, add=False)
+                    self._codec.decode(payload.cpu(), None, listed(self.into), wire, add=False)
                     place(wire.to(at).to(rows.dtype), masks, layout, rows, add=add)
 
         self._device.submit(decode, rows, *_there(masks))
@@ -222,7 +222,7 @@ def on_device(layout: Layout, device: Device) -> Layout:
     )
 
 
-def _listed(layout: Layout) -> Layout:
+def listed(layout: Layout) -> Layout:
     """The same messages, read from or written to a matrix of nothing but them."""
     numbers = torch.arange(len(layout))
     return replace(layout, rows=numbers, mask_rows=numbers, group_first=None)

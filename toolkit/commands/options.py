@@ -159,9 +159,10 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lead", type=int, default=5, metavar="K", help="epochs a solver may take (method.lead; 5)")
     parser.add_argument(
         "--policy",
-        choices=("auto", "adaptive", "posted"),
+        choices=("auto", "adaptive", "posted", "total"),
         default="auto",
-        help="adaptive: round by round; posted: all messages at once; auto: posted for posted rings, else adaptive",
+        help="adaptive: round by round; posted: all messages at once; total: all bytes on one medium; auto: posted for "
+        "posted rings, else adaptive",
     )
     _add_budget(parser, "lambda")
     rule = parser.add_mutually_exclusive_group()
@@ -230,7 +231,8 @@ def _add_widths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME",
-        help="widths by a policy: auto, adaptive, posted, ring_lp, exact, hull, glpk, highs, uniform, random, fixed",
+        help="widths by a policy: auto, adaptive, posted, total, ring_lp, exact, hull, glpk, highs, uniform, random, "
+        "fixed",
     )
     parser.add_argument(
         "--lam", type=float, metavar="X", help="with a policy, lambda: 0 least time, 1 least variance (default 0.5)"

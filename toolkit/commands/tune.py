@@ -114,7 +114,7 @@ def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) 
             group_sizes=args.group_sizes,
             semantics=wire.semantics,
             links=wire.links,
-            at_once=policy == "posted",
+            policy=policy,
             hidden_s=hidden_s(recorded),
             budget=args.budget or "each",
         )

@@ -31,9 +31,10 @@ from toolkit.comm.ledger import Direction, StageKey
 from toolkit.comm.world import World, on_root
 from toolkit.errors import UserError
 from toolkit.plan import LayerStep
-from toolkit.train import prices
+from toolkit.train import compared, prices
 from toolkit.train.assigner import Agreed, Beside, Request, Solved, hidden_s, solve
 from toolkit.train.attended import AttentionRecorder
+from toolkit.train.compared import RoundEnds
 from toolkit.train.prices import Prices
 from toolkit.train.traced import RankRecord, RowKey, coefficients_received, exchange_of
 
@@ -46,7 +47,8 @@ WAIT_S = 0.1  # between looks for a signal
 WATCHED = ("flight", "central")
 _ARRAYS = ("rows", "range_squared", "alpha_squared", "flight_s", "central_s")  # of an exchange, in a checkpoint
 Line = tuple[str, dict[str, Any]]
-Traced = tuple[dict[RowKey, NDArray[np.float64]], dict[int, NDArray[np.float64]], dict[StageKey, float]]
+Ranges = dict[RowKey, NDArray[np.float64]]
+Traced = tuple[Ranges, dict[int, NDArray[np.float64]], dict[StageKey, float], RoundEnds]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class Adaptive:
         self._attention: AttentionRecorder | None = None
         self._seconds: defaultdict[StageKey, list[float]] = defaultdict(list)  # of this period's epochs
         self._before: dict[StageKey, float] = {}
+        self._rounds: RoundEnds = {}  # of this period's epoch with the least flight
 
     # comm/widths.py: Widths
 
@@ -154,6 +157,7 @@ class Adaptive:
         for key, seconds in trainer.ledger.seconds.items():
             if key[0] in WATCHED:
                 self._seconds[key].append(seconds - self._before.get(key, 0.0))
+        self._rounds = compared.shorter(self._rounds, trainer.ledger.round_ends_s)
         if self.pending is not None and epoch >= self.pending.switch:
             self._switch()
         if self._is_last(epoch):
@@ -190,8 +194,10 @@ class Adaptive:
         begin = time.perf_counter()
         gathered = self._world.gather(self._record())
         exchanges = self._exchanges(trainer, gathered) if gathered is not None else ()
-        drifted = on_root(self._world, lambda: self._compare(exchanges))
+        rounds = [ends for *_, ends in gathered or []]
+        drifted = on_root(self._world, lambda: self._compare(exchanges, rounds))
         self._seconds.clear()
+        self._rounds = {}
         self.spent.trace_s += time.perf_counter() - begin
         if drifted:
             self._price(trainer)
@@ -251,18 +257,18 @@ class Adaptive:
             alphas=coefficients_received(trainer, steps),
             send_counts={layer: route.lent.counts for layer, route in routes.items()},
             receive_counts={layer: route.borrowed.counts for layer, route in routes.items()},
-            seconds=_products_s(trainer, steps),
+            seconds=prices.central_bytes(trainer, steps),
             inner=trainer.part.num_inner,
         )
 
     def _record(self) -> Traced:
-        """Ranges of coded rows; attention; least seconds of flight and median ones of central products, this period."""
+        """Ranges of coded rows; attention; least seconds of flight and median ones of central products; round ends."""
         seconds = {
             key: float(min(values) if key[0] == "flight" else np.median(values))
             for key, values in self._seconds.items()
         }
         ranges = {key: values for key, values in self._ranges.items() if key[0] in self._coded}
-        return ranges, {} if self._attention is None else self._attention.squares, seconds
+        return ranges, {} if self._attention is None else self._attention.squares, seconds, self._rounds
 
     def _exchanges(self, trainer: Trainer, gathered: list[Any]) -> tuple[Exchange, ...]:
         """At rank 0: every coded exchange of an epoch, at the widths in force."""
@@ -276,7 +282,7 @@ class Adaptive:
                 alphas=attended or frame.alphas,
                 seconds=seconds if measured else {**seconds, **self._described_s(frame, rank)},
             )
-            for rank, (frame, (ranges, attended, seconds)) in enumerate(zip(self._frames, gathered, strict=True))
+            for rank, (frame, (ranges, attended, seconds, _)) in enumerate(zip(self._frames, gathered, strict=True))
         ]
         exchanges = []
         for layer, direction in everyone[0].traced:
@@ -292,21 +298,11 @@ class Adaptive:
         _, memory_byte_s = self.prices.machine.compute_rates()[rank]
         return {key: num_bytes / memory_byte_s if memory_byte_s else 0.0 for key, num_bytes in frame.seconds.items()}
 
-    def _compare(self, exchanges: tuple[Exchange, ...]) -> bool:
+    def _compare(self, exchanges: tuple[Exchange, ...], rounds: list[RoundEnds]) -> bool:
         """At rank 0: this period's exchanges against their costs; whether to measure the network anew."""
         assert self.prices is not None
         semantics, base = prices.semantics_of(self._method), self.prices.machine.pair_costs()
-        costs = self.prices.costs()
-        told = [
-            {
-                "layer": exchange.layer,
-                "direction": exchange.direction,
-                "predicted_s": float(prices.predicted_s(exchange, costs, semantics).max(initial=0.0)),
-                "measured_s": float(exchange.flight_s.max(initial=0.0)),
-                "num_bytes": int(exchange.channel_bytes().sum()),
-            }
-            for exchange in exchanges
-        ]
+        told = compared.compare(exchanges, rounds, self.prices.costs(), semantics)
         self.prices = self.prices.observed(prices.factor_of(exchanges, base, semantics))
         drift, limit = self.prices.drift(), self._method.drift
         beyond = bool(limit) and abs(drift) > limit
@@ -391,14 +387,3 @@ def _exchange(arrays: dict[str, NDArray[Any]], layer: int, direction: Direction,
         marginal_s=unknown,
         **given,
     )
-
-
-def _products_s(trainer: Trainer, steps: list[LayerStep]) -> dict[StageKey, float]:
-    """Bytes that a rank's central products move, under the keys of their seconds: rows read by edge, rows written."""
-    part = trainer.part
-    edges = int((part.indices < part.num_inner).sum()) + part.num_inner
-    return {
-        ("central", step.layer, direction): 4.0 * step.width * (edges + part.num_inner)
-        for step in steps
-        for direction in cast(tuple[Direction, ...], ("forward", "backward"))
-    }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toolkit.comm import codec as codecs
 from toolkit.comm.device import Device
-from toolkit.comm.halo import Crossing, Nodes, Noise, RangeTrace, make_masks, masked_halo
+from toolkit.comm.halo import Crossing, Nodes, Noise, RangeTrace, RowTap, make_masks, masked_halo
 from toolkit.comm.layout import Layout, Listing, Route, host_buffer, make_layout, make_route
 from toolkit.comm.ledger import Direction, Ledger
 from toolkit.comm.transport import Transport
@@ -81,6 +81,7 @@ class Engine:
     coded: Callable[[PassKind, int], bool]  # whether a layer's rows go by the codec; else exactly
     overlap: bool = True
     trace: RangeTrace | None = None
+    tap: RowTap | None = None
     draw: int = 0  # which noise (train/noise.py)
     adjacency: Adjacency = field(init=False)
     features: Rows = field(init=False)  # [n, D]
@@ -182,6 +183,7 @@ class Engine:
                 rank=self.part.rank,
                 overlap=self.overlap,
                 trace=self.trace if kind == "train" else None,
+                tap=self.tap if kind == "train" else None,
             )
             rows = Crossed(crossing)
         return Passage(

@@ -8,6 +8,8 @@ gradients against exact communication, at the same weights and the same dropout 
     bias     ||mean of g_draw - g||^2 / ||g||^2 times the draws, over `codec`: near 1 where errors average
              out, near the number of draws where they do not
 
+Beside it the variance that rounding adds to what each layer aggregates, and its bound (train/rounded.py).
+
 A ReLU near its kink flips in half of the draws however small the noise: with ReLU the error falls with the
 step S rather than with S^2 at 8 bits, and its bias is up to half the number of draws. With elu it is 1.
 
@@ -17,13 +19,15 @@ Every rank calls it; the gradients are those summed over ranks, so all get the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toolkit.comm.ledger import Direction
+from toolkit.train.rounded import RowNoise, measure_rows
 from toolkit.train.trainer import Trainer
 
 F64 = NDArray[np.float64]
@@ -31,12 +35,14 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNoise:
-    """The noise in one layer's weight gradients; layer -1: in all together."""
+    """The noise in one layer's weight gradients, and in the rows of its exchanges; layer -1: in all together."""
 
     layer: int
     codec: float
     dropout: float
     bias: float
+    forward: RowNoise | None = None  # None: nothing is rounded there
+    backward: RowNoise | None = None
 
 
 def measure(trainer: Trainer, epoch: int, draws: int = 4) -> list[LayerNoise]:
@@ -46,8 +52,19 @@ def measure(trainer: Trainer, epoch: int, draws: int = 4) -> list[LayerNoise]:
     with trainer.aside():
         exact, other = (_gradients(trainer, at, exact=True) for at in (epoch, epoch + 1))
         drawn = [_gradients(trainer, epoch, draw=draw) for draw in range(1, draws + 1)]
-    layers = range(len(trainer.network.layers))
-    return [_compare(layer, exact, other, drawn) for layer in (*layers, -1)]
+    rows = measure_rows(trainer, epoch, draws)
+
+    def of_rows(layer: int, direction: Direction) -> RowNoise | None:
+        return RowNoise.together([one for (at, way), one in rows.items() if way == direction and layer in (at, -1)])
+
+    return [
+        replace(
+            _compare(layer, exact, other, drawn),
+            forward=of_rows(layer, "forward"),
+            backward=of_rows(layer, "backward"),
+        )
+        for layer in (*range(len(trainer.network.layers)), -1)
+    ]
 
 
 def _gradients(trainer: Trainer, epoch: int, *, exact: bool = False, draw: int = 0) -> list[F64]:

@@ -24,8 +24,10 @@ from simulator.machine import Machine, MachineError
 from simulator.maxplus import Semantics
 from simulator.workload import Exchange
 from toolkit import config as configs
+from toolkit.comm.ledger import Direction, StageKey
 from toolkit.comm.world import MpiWorld, World, on_root
 from toolkit.errors import UserError
+from toolkit.plan import LayerStep
 
 if TYPE_CHECKING:
     from toolkit.train.trainer import Trainer
@@ -112,6 +114,18 @@ def factor_of(exchanges: Sequence[Exchange], costs: PairCosts, semantics: Semant
         ratios.append(exchange.flight_s[seen] / expected[seen])
     every = np.concatenate([*ratios, np.empty(0)])
     return float(np.median(every)) if len(every) else None
+
+
+def central_bytes(trainer: Trainer, steps: Sequence[LayerStep]) -> dict[StageKey, float]:
+    """Bytes that a rank's central products move, under the keys of their seconds: rows read by edge, rows written."""
+    part = trainer.part
+    edges = int((part.indices < part.num_inner).sum()) + part.num_inner
+    directions: tuple[Direction, ...] = ("forward", "backward")
+    return {
+        ("central", step.layer, direction): 4.0 * step.width * (edges + part.num_inner)
+        for step in steps
+        for direction in directions
+    }
 
 
 def find(trainer: Trainer, world: World) -> Prices | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from simulator.workload import Exchange, Workload
 from toolkit.comm.codec import Plain
+from toolkit.comm.halo import RowTap
 from toolkit.comm.layout import Layout
 from toolkit.comm.ledger import Direction, StageKey
 from toolkit.comm.world import World
@@ -55,7 +56,7 @@ def record_workload(
     trainer: Trainer, world: World, seconds: Mapping[StageKey, float], notes: Sequence[str]
 ) -> Workload | None:
     """A Workload at rank 0, None elsewhere; ``seconds`` are this rank's medians. Changes no weight and no count."""
-    record = _trace(trainer, seconds)
+    record = trace(trainer, seconds, trainer.config.train.epochs)
     everyone = world.gather(record)
     if everyone is None:
         return None
@@ -78,10 +79,11 @@ def record_workload(
     )
 
 
-def _trace(trainer: Trainer, seconds: Mapping[StageKey, float]) -> RankRecord:
+def trace(trainer: Trainer, seconds: Mapping[StageKey, float], epoch: int, tap: RowTap | None = None) -> RankRecord:
+    """What one more pass, of that epoch, tells of this rank; ``tap`` is told its rows. Every rank calls it."""
     recorder, attention, engine = RangeRecorder(), AttentionRecorder(trainer.part), trainer.engine
-    with trainer.aside(trace=recorder), attention.listening(trainer.network):
-        trainer.gradients(epoch=trainer.config.train.epochs)
+    with trainer.aside(trace=recorder, tap=tap), attention.listening(trainer.network):
+        trainer.gradients(epoch)
     routes = {step.layer: engine.routes["train", step.layer] for step in engine.plan.train}
     return RankRecord(
         traced=recorder.traced,

@@ -19,7 +19,7 @@ from toolkit import plan as planning
 from toolkit.comm import codec as codecs
 from toolkit.comm import device as devices
 from toolkit.comm import widths
-from toolkit.comm.halo import RangeTrace
+from toolkit.comm.halo import RangeTrace, RowTap
 from toolkit.comm.ledger import Ledger
 from toolkit.comm.reduce import gradient_sum
 from toolkit.comm.transport import Nothing, Transport
@@ -114,13 +114,13 @@ class Trainer:
         return EpochResult(loss=float(totals[0]), accuracy=float(totals[1] / self.part.num_train))
 
     @contextmanager
-    def aside(self, trace: RangeTrace | None = None) -> Iterator[None]:
+    def aside(self, trace: RangeTrace | None = None, tap: RowTap | None = None) -> Iterator[None]:
         """Passes whose bytes, seconds and ranges count for nothing, and that move no running mean of a normalisation.
 
-        ``trace`` is told their ranges.
+        ``trace`` is told their ranges, ``tap`` their rows.
         """
-        ledger, usual = self.ledger, self.engine.trace
-        self.engine.trace = trace
+        ledger, usual = self.ledger, (self.engine.trace, self.engine.tap)
+        self.engine.trace, self.engine.tap = trace, tap
         buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         sent = {key: count.copy() for key, count in ledger.sent.items()}
         gradient_bytes, seconds = ledger.weight_gradient_bytes, ledger.seconds.copy()
@@ -130,7 +130,7 @@ class Trainer:
             ledger.sent, ledger.weight_gradient_bytes, ledger.seconds = sent, gradient_bytes, seconds
             for buffer, before in buffers:
                 buffer.copy_(before)
-            self.engine.trace = usual
+            self.engine.trace, self.engine.tap = usual
 
     def step(self, epoch: int) -> EpochResult:
         """One epoch: gradients and an update."""
