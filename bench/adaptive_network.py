@@ -156,7 +156,7 @@ def main() -> int:
             found = network(args.repeats, args.graphs, args.kinds, args.networks)
         else:
             found = tune_real(args.graphs, args.kinds, args.networks)
-        print(file_result(f"adaptive-{name}", {"repeats": args.repeats, "results": found}))
+        print(file_result("-".join(["adaptive", name, *args.graphs]), {"repeats": args.repeats, "results": found}))
     return 0
 
 

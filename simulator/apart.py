@@ -19,6 +19,7 @@ from typing import Any
 
 from simulator.assignment import Assigned, assign_workload
 from simulator.cost import PairCosts
+from simulator.exchanges import Budget
 from simulator.maxplus import Semantics
 from simulator.policy import ProblemError, SolverError
 from simulator.workload import Workload
@@ -30,10 +31,10 @@ NICE = 5  # where no core is free, training goes first
 Told = tuple[str, Any]
 
 
-def builds_programs(policy: str, semantics: Semantics) -> bool:
+def builds_programs(policy: str, semantics: Semantics, budget: Budget = "each") -> bool:
     """Whether a policy is one of those: ``auto`` where it asks the ring's linear program."""
     if policy == "auto":
-        return semantics not in ("posted", "barrier")
+        return semantics not in ("posted", "barrier") and budget == "each"
     return policy == "ring_lp" or policy.startswith(("highs", "glpk"))
 
 

@@ -126,6 +126,8 @@ def choose(
 ) -> tuple[str, str, dict[str, float]]:
     """Which policy the simulated ring is fastest with, why, and every policy's seconds of all exchanges.
 
+    Compared with a budget for each exchange, whatever ``budget`` is.
+
     At equal variance: ``adaptive`` chooses for ``lam`` round by round, and the others spend no more variance than it
     on each exchange. Seconds that hide behind the central product count as what hides them.
     """
@@ -150,7 +152,8 @@ def choose(
         if value < seconds[best] * (1 - EQUAL):
             best = name
     told = ", ".join(f"{name} {value:.3g} s" for name, value in seconds.items())
-    reason = f"least seconds of all exchanges in a simulated {semantics} ring at equal variance: {told}"
+    alone = ", each exchange by itself" if budget == "joint" else ""
+    reason = f"least seconds of all exchanges in a simulated {semantics} ring at equal variance{alone}: {told}"
     return best, reason + (f"; ring_lp not tried: {left_out}" if left_out else ""), seconds
 
 

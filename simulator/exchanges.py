@@ -32,6 +32,7 @@ from simulator.policy import (
     Settings,
     assign,
     best_front,
+    check_lambda,
     joint,
     ring_lp,
     rounds_of,
@@ -112,11 +113,11 @@ def assign_exchange(
     ``at_once``: pose the exchange as one problem to a policy of rounds, too.
     """
     check_policy(policy)
+    if policy == "total":
+        return joined(exchange, _together([fronts_of(exchange, costs, policy, group_size, bits)], lam, [hidden_s])[0])
     problems = problems_of(exchange, costs, group_size, bits, at_once=at_once or policy == "posted")
     if policy == "ring_lp":
         return _by_ring(exchange, problems, lam, hidden_s)
-    if policy == "total":
-        return joined(exchange, _together([fronts_of(exchange, costs, policy, group_size, bits)], lam, [hidden_s])[0])
     if hidden_s > 0 and policy in JOINT:
         return joined(exchange, at_front([best_front(problem) for problem in problems], lam, hidden_s))
     name = "adaptive" if policy == "posted" else policy
@@ -136,6 +137,7 @@ def fronts_of(
 
 def at_front(fronts: Sequence[Front], lam: float, hidden_s: float = 0.0) -> list[Assignment]:
     """The least score of every front where the first ``hidden_s`` of an exchange are free."""
+    check_lambda(lam)
     return [_free_until(front, lam, free) for front, free in zip(fronts, shares(fronts, hidden_s), strict=True)]
 
 
@@ -184,19 +186,23 @@ def at_fronts(
 
 
 def _together(fronts: Sequence[Sequence[Front]], lam: float, hidden_s: Sequence[float]) -> list[list[Assignment]]:
-    """One weighing of the sums of seconds and of variance over all fronts.
-
-    In a sum over exchanges each one's variance is relative to what it is at the least seconds: rows of activations and
-    of gradients have other units, and plain variances would leave all widths to the exchange with the largest rows.
-    """
+    """One weighing of the sums of seconds and of ``relative`` variance over all fronts."""
     every = [front for rounds in fronts for front in rounds]
     if not every:
         return [[] for _ in fronts]
     free = [share for rounds, hidden in zip(fronts, hidden_s, strict=True) for share in shares(rounds, hidden)]
-    scales = [math.fsum(front.corners.nadir_variance for front in rounds) or 1.0 for rounds in fronts]
-    weights = [1 / scale for scale, rounds in zip(scales, fronts, strict=True) for _ in rounds]
-    left = iter(joint.at(every, lam, weights, free_s=free).rounds)
+    left = iter(joint.at(every, lam, relative(fronts), free_s=free).rounds)
     return [[next(left) for _ in rounds] for rounds in fronts]
+
+
+def relative(fronts: Sequence[Sequence[Front]]) -> list[float]:
+    """What the variance of each front counts in a sum over exchanges: relative to its exchange's at the least seconds.
+
+    Rows of activations and of gradients have other units; plain variances would leave all widths to the exchange with
+    the largest rows.
+    """
+    scales = [math.fsum(front.corners.nadir_variance for front in rounds) or 1.0 for rounds in fronts]
+    return [1 / scale for scale, rounds in zip(scales, fronts, strict=True) for _ in rounds]
 
 
 def joined(exchange: Exchange, solved: Sequence[Assignment]) -> ExchangeAssignment:

@@ -12,6 +12,7 @@ import torch
 
 from simulator import machine
 from simulator.cost import PairCosts
+from simulator.exchanges import assign_exchange, assign_together
 from simulator.policy import ProblemError
 from simulator.workload import Exchange
 from tests.support.graphs import random_graph
@@ -194,15 +195,21 @@ def test_a_state_goes_on_where_it_was(wires, lead, kind):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_what_is_agreed_is_the_simulators_own_answer(wires):
-    """The widths in force are those of simulator.assignment for what was traced, objective and bound included."""
+def assign_each(exchanges, costs, policy, *, hidden_s, **choices):
+    pairs = zip(exchanges, hidden_s, strict=True)
+    return [assign_exchange(exchange, costs, policy, hidden_s=free, **choices) for exchange, free in pairs]
+
+
+@pytest.mark.parametrize("more", [{}, {"policy": "total"}, {"policy": "posted", "budget": "joint"}])
+def test_what_is_agreed_is_the_simulators_own_answer(wires, more):
+    """The widths in force are those of the simulator for what was traced, objective and bound included."""
     seen = []
 
     def look(trainer, epoch):
         if trainer.adaptive.pending is not None and trainer.adaptive.pending.request is not None:
             seen.append(trainer.adaptive.pending.request)
 
-    method = adaptive(wires, lead=1, lam=0.3)
+    method = adaptive(wires, lead=1, lam=0.3, **more)
     widths, told = run_ranks(RANKS, lambda w, t: train(w, t, method, epochs=5, between=look))[0][1:]
     request = seen[0]
     assert request.hidden_s == (0.0,) * 4, "of a machine whose memory rate is not known"
@@ -211,6 +218,14 @@ def test_what_is_agreed_is_the_simulators_own_answer(wires):
         agreed = solved.agreed[one["layer"], one["direction"]]
         assert assigner.histogram(agreed.bits) == one["messages"]
         assert one["lower_bound"] <= one["objective"]
+    chosen = configs.Method(**method)
+    together = assign_together if chosen.budget == "joint" else assign_each
+    answers = together(
+        request.exchanges, request.costs, told[3]["assignment"]["policy"], lam=0.3, group_size=chosen.group_size,
+        hidden_s=request.hidden_s,
+    )  # fmt: skip
+    for exchange, answer in zip(request.exchanges, answers, strict=True):
+        assert np.array_equal(solved.agreed[exchange.layer, exchange.direction].bits, answer.bits)
     sent = [bits for peer in range(RANKS) for bits in solved.agreed[1, "forward"].channel(0, peer).tolist()]
     assert sent == widths[4]["forward"]
 

@@ -118,7 +118,7 @@ def test_the_target_is_that_of_the_same_seed():
     first = {"epochs": 6, "seconds": 4, "num_bytes": 40, "x_seconds": 5, "x_seconds_costs_known": 20, "x_bytes": 5}
     assert near["seeds"] == [first, None]
     assert near["reached"] == 1
-    assert near["seconds"] == {"mean": 4, "deviation": None}
+    assert near["seconds"] == {"mean": None, "deviation": None}, "a mean of those that get there would praise it"
     assert wide["reached"] == 2
     assert wide["x_seconds"] == {"mean": 15, "deviation": pytest.approx(50**0.5)}
     assert curves.reached(BASES, BASES, 0.003)["x_bytes"] == {"mean": 1, "deviation": 0}

@@ -16,6 +16,7 @@ from tests.simulator.test_epoch import costs, workload
 from toolkit import config as configs
 from toolkit.commands import tune_real
 from toolkit.commands.tune_real import Candidate, Measured, measured_of, regret, spread
+from toolkit.errors import UserError
 
 MACHINE = ["--machine", "emulated-4"]
 GRID = ["--group-sizes", "2", "20", "--lambdas", "5"]
@@ -65,6 +66,9 @@ def test_a_joint_budget_is_written_too(run_folder, slow):
     each = json.loads(bitring("tune", run_folder, *slow, *GRID, "--json").stdout)
     joint = json.loads(done.stdout)
     assert configs.load(out).method.budget == "joint"
+    (run_folder / "config.toml").write_text(out.read_text())  # what is written is tuned so again
+    again = json.loads(bitring("tune", run_folder, *slow, *GRID, "--json").stdout)
+    assert [p["variance_bound"] for p in again] == [p["variance_bound"] for p in joint]
     between = [place for place, point in enumerate(each) if point["lambda"] == 0.5]
     assert any(each[place]["variance_bound"] != joint[place]["variance_bound"] for place in between)
     ends = [place for place, point in enumerate(each) if point["lambda"] in (0, 1)]
@@ -221,3 +225,38 @@ def test_halving_keeps_the_better_half_and_doubles(points, run_folder, slow, mon
     assert counts[0] == len(lambdas) and counts[1] == (counts[0] + 1) // 2 and counts[2] >= 1
     assert configs.load(out).method.lam == best["lambda"]
     assert told["behind"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "after"),
+    [
+        ({"ranks": 3}, [], ["-np", "3"]),
+        ({"launch": "mpirun -np 2 -H 'a b:1'"}, ["mpirun", "-np", "2", "-H", "a b:1"], []),
+    ],
+)
+def test_how_a_short_run_is_started(words, before, after, tmp_path, monkeypatch):
+    """By our own launcher, or by what stands before the command; mpirun's last words hide no rank's."""
+    seen = []
+
+    def run(command, **_):
+        seen.append(command)
+        return subprocess.CompletedProcess(command, 2, "", "bitring: no such graph\nPrimary job terminated\n\n")
+
+    monkeypatch.setattr(tune_real.subprocess, "run", run)
+    monkeypatch.setattr(tune_real.shutil, "which", lambda name: f"/bin/{name}")
+    args = argparse.Namespace(**{"real": "c.toml", "set": ["data.name=cora"], "launch": None, "ranks": None} | words)
+    with pytest.raises(UserError, match="a short run ended with code 2: bitring: no such graph"):
+        tune_real._train(args, tmp_path / "run", ["method.lam=0.25"], 12)
+    (command,) = seen
+    ours = [sys.executable, "-m", "toolkit.cli", "train", "c.toml"]
+    start = [*before, *ours, *after, "--run-dir", str(tmp_path / "run")]
+    assert command[: len(start)] == start and "method.lam=0.25" in command and "data.name=cora" in command
+
+
+def test_what_launch_may_start(tmp_path):
+    args = argparse.Namespace(launch="mpirun -np 1")
+    with pytest.raises(UserError, match="must put rank 0 on this host"):
+        tune_real._recorded(tmp_path / "workload.npz", args)
+    workloads.save(workload(1), tmp_path / "workload.npz")
+    with pytest.raises(UserError, match="starts one rank, which sends nothing"):
+        tune_real._recorded(tmp_path / "workload.npz", args)

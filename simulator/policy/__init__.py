@@ -4,7 +4,7 @@ Read problem.py, front.py, exact.py, then hull.py, simple.py, solvers.py, milp.p
 names the policies.
 """
 
-from simulator.policy.front import Assignment, Corners, Front
+from simulator.policy.front import Assignment, Corners, Front, check_lambda
 from simulator.policy.hull import best_front
 from simulator.policy.joint import JointAssignment
 from simulator.policy.problem import (
@@ -37,6 +37,7 @@ __all__ = [
     "Assignment",
     "Corners",
     "Front",
+    "check_lambda",
     "best_front",
     "JointAssignment",
     "RingAssignment",

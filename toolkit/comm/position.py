@@ -30,7 +30,7 @@ IN_WORDS: dict[Operation, str] = {
     "gather": "a gather at rank 0",
     "broadcast": "a broadcast of rank 0",
     "weight gradients": "the sum of weight gradients",
-    "calibration": "the measurement of another pair",
+    "calibration": "the measurement of messages",
 }
 PHASES: tuple[Phase, ...] = ("setup", "train", "evaluate")
 

@@ -130,7 +130,8 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 TUNE_EPILOG = """\
 Offline, from a recorded run (no MPI, no torch):   bitring tune RUN --machine RUN/machine.toml --write best.toml
 The few best by short real runs as well:           bitring tune --real CONFIG.toml -np 4
-Over several hosts:   bitring tune --real CONFIG.toml --launch 'mpirun -np 4 --host a:2,b:2'
+Over several hosts:   bitring tune --real CONFIG.toml --launch 'mpirun -q -np 4 --host a:2,b:2'
+    (rank 0 on this host; all see CONFIG.toml and the data at the same paths)
 
 Rules choose among the front's points and fixed widths (2, 4, 8, 32 bits) together: the knee (default),
 --within-seconds, --within-variance, or --hidden. Less than 1 % of float32's epoch is no gain: float32 stays. The period
@@ -176,7 +177,7 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--launch",
         metavar="COMMAND",
-        help="with --real, over several hosts: what starts a job, 'mpirun -np 4 -H a:2,b:2'",
+        help="with --real, over several hosts: what starts a job, 'mpirun -q -np 4 -H a:2,b:2'",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="section.key=value", help="with --real: override a key"
@@ -220,7 +221,8 @@ def _add_budget(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--budget",
         choices=BUDGETS,
-        help=f"{what}: each exchange weighs its own seconds and variance (AdaQP); joint: all together (default each)",
+        help=f"{what}: 'each' (AdaQP): every exchange weighs its own seconds and variance; 'joint': all together "
+        "(default each, or as recorded)",
     )
 
 

@@ -75,13 +75,14 @@ def run(args: argparse.Namespace) -> int:
     if args.machine is None:
         raise UserError(without_machine(args.workload))
     recorded, found = read_both(Path(args.workload), args.machine)
-    base = _base_of(Path(args.workload)) if args.write else None
+    base = _base_of(Path(args.workload), needed=bool(args.write))
+    args.budget = args.budget or (base.method.budget if base is not None else None)
     tuned = tune_workload(recorded, found, args)
     if args.json:
         print(json.dumps(plain(tuned), indent=1))
     else:
         print(describe(tuned, args))
-    if base is not None:
+    if base is not None and args.write:
         write(chosen_config(base, tuned, tuned.best, args.lead), Path(args.write))
     return 0
 
@@ -167,10 +168,12 @@ def write(config: configs.Config, path: Path) -> None:
         raise UserError(f"can't write {path}: {error.strerror}; name another file with --write") from None
 
 
-def _base_of(path: Path) -> configs.Config:
-    """The configuration that a workload was recorded with."""
+def _base_of(path: Path, *, needed: bool) -> configs.Config | None:
+    """The configuration that a workload was recorded with. UserError where there is none and it is needed."""
     beside = (path if path.is_dir() else path.parent) / "config.toml"
     if not beside.is_file():
+        if not needed:
+            return None
         raise UserError(f"--write needs the run's own config.toml, and there is no {beside}; name a run folder")
     return configs.load(beside)
 

@@ -79,6 +79,7 @@ def _tune(args: argparse.Namespace, base: configs.Config, folder: Path) -> int:
     recorded_in = folder / "recorded"
     _train(args, recorded_in, ["method.policy=auto"], args.epochs)
     load = _recorded(recorded_in / "workload.npz", args)
+    args.budget = args.budget or base.method.budget
     name = args.machine or base.method.machine or str(recorded_in / "machine.toml")
     tuned = tune.tune_workload(load, found_machine(name, load.ranks, args.real), args)
     policy = tuned.policy
@@ -184,11 +185,15 @@ def _train(args: argparse.Namespace, folder: Path, keys: list[str], epochs: int)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UserError(f"a short run ended with code {done.returncode}: {said[-1] if said else 'it said nothing'}")
+        own = [line for line in said if line.startswith("bitring")]  # mpirun says something after it
+        last = (own or said or ["it said nothing"])[-1]
+        raise UserError(f"a short run ended with code {done.returncode}: {last}")
 
 
 def _recorded(path: Path, args: argparse.Namespace) -> workload.Workload:
-    """The recorded run's workload. UserError where --launch started one rank."""
+    """The recorded run's workload. UserError where --launch started one rank, or none here."""
+    if not path.is_file():
+        raise UserError(f"no rank has left {path.name} in {path.parent}: --launch must put rank 0 on this host")
     load = workload.load(path)
     if load.ranks < 2:
         raise UserError(f"--launch {args.launch!r} starts one rank, which sends nothing; give a command for 2 or more")

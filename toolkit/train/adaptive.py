@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -48,7 +48,15 @@ WATCHED = ("flight", "central")
 _ARRAYS = ("rows", "range_squared", "alpha_squared", "flight_s", "central_s")  # of an exchange, in a checkpoint
 Line = tuple[str, dict[str, Any]]
 Ranges = dict[RowKey, NDArray[np.float64]]
-Traced = tuple[Ranges, dict[int, NDArray[np.float64]], dict[StageKey, float], RoundEnds]
+
+
+class Traced(NamedTuple):
+    """What a rank tells of a period."""
+
+    ranges: Ranges
+    attention: dict[int, NDArray[np.float64]]
+    seconds: dict[StageKey, float]
+    round_ends_s: RoundEnds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,7 +202,7 @@ class Adaptive:
         begin = time.perf_counter()
         gathered = self._world.gather(self._record())
         exchanges = self._exchanges(trainer, gathered) if gathered is not None else ()
-        rounds = [ends for *_, ends in gathered or []]
+        rounds = [told.round_ends_s for told in gathered or []]
         drifted = on_root(self._world, lambda: self._compare(exchanges, rounds))
         self._seconds.clear()
         self._rounds = {}
@@ -268,7 +276,8 @@ class Adaptive:
             for key, values in self._seconds.items()
         }
         ranges = {key: values for key, values in self._ranges.items() if key[0] in self._coded}
-        return ranges, {} if self._attention is None else self._attention.squares, seconds, self._rounds
+        attention = {} if self._attention is None else self._attention.squares
+        return Traced(ranges=ranges, attention=attention, seconds=seconds, round_ends_s=self._rounds)
 
     def _exchanges(self, trainer: Trainer, gathered: list[Any]) -> tuple[Exchange, ...]:
         """At rank 0: every coded exchange of an epoch, at the widths in force."""

@@ -69,7 +69,7 @@ def solve(request: Request, method: configs.Method) -> Solved:
         weight_gradient_s=0.0, transport="", graph="",
     )  # fmt: skip
     try:
-        assign = assign_apart if builds_programs(method.policy, semantics) else assign_workload
+        assign = assign_apart if builds_programs(method.policy, semantics, method.budget) else assign_workload
         assigned = assign(
             workload, request.costs, method.policy, lam=method.lam, group_size=method.group_size, key=request.key,
             semantics=semantics, hidden_s=request.hidden_s, budget=method.budget,

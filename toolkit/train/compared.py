@@ -72,7 +72,8 @@ def predicted_ends(num_bytes: NDArray[np.int64], wire: Wire) -> F64:
     n = len(num_bytes)
     sender, receiver = np.indices((n, n))
     round_of = (receiver - sender) % n
-    return np.stack([wire.flight(np.where(round_of <= i, num_bytes, 0), np.zeros(n)) for i in range(1, n)])
+    rounds = np.arange(1, n)[:, None, None]
+    return wire.flight(np.where(round_of <= rounds, num_bytes, 0), np.zeros((n - 1, n)))
 
 
 def slowest(ends: F64, semantics: Semantics) -> F64:

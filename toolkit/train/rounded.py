@@ -5,11 +5,12 @@ Both are sums over the messages k of an exchange, as they weigh in what their re
     measured   alpha_k^2 times the mean over draws of ||h^_k - h_k||^2
     bound      alpha_k^2 e (max h_k - min h_k)^2 / 6 / (2^b - 1)^2     (Theorems 1 and 3)
 
-of the same rows: those of one pass, at its weights, masks and widths. An entry that lies at f between two codes S apart
-has variance S^2 f (1 - f). The 1/6 is its mean over f: what the theorems call a bound is what rows have whose entries
-lie anywhere between codes. Entries on a code (zeros, the ends of a row) have none, so rows of few entries and sparse
-ones stay below it; those halfway have 1/4, so 1.5 times the bound is the most. Beyond that goes only the rounding of S
-and Z to bfloat16, outwards, which the bound leaves out: a few percent at 8 bits, more where a row is far from zero.
+of the same rows: those of one pass, at its weights, masks and widths. An entry that lies at f between two codes S
+apart has variance S^2 f (1 - f). The 1/6 is its mean over f: what the theorems call a bound is what rows have whose
+entries lie anywhere between codes. Entries on a code (the ends of a row; zeros, after a ReLU) have none, so rows of
+few entries and sparse ones stay below it; those halfway have 1/4, so 1.5 times the bound is the most. Beyond that
+goes only the rounding of S and Z to bfloat16, outwards, which the bound leaves out: a few percent at 8 bits, more
+where a row is far from zero.
 """
 
 from __future__ import annotations

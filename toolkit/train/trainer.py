@@ -124,10 +124,12 @@ class Trainer:
         buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         sent = {key: count.copy() for key, count in ledger.sent.items()}
         gradient_bytes, seconds = ledger.weight_gradient_bytes, ledger.seconds.copy()
+        round_ends_s = ledger.round_ends_s.copy()
         try:
             yield
         finally:
             ledger.sent, ledger.weight_gradient_bytes, ledger.seconds = sent, gradient_bytes, seconds
+            ledger.round_ends_s = round_ends_s
             for buffer, before in buffers:
                 buffer.copy_(before)
             self.engine.trace, self.engine.tap = usual
