@@ -276,9 +276,9 @@ def told(runs: Sequence[Run], base: Sequence[Run]) -> dict[str, Any]:
 
 
 def plus_minus(value: Mapping[str, float | None], text: Callable[[float], str]) -> str:
-    """'mean +- deviation', each by ``text``; 'never' where there is no mean."""
+    """'mean +- deviation', each by ``text``; '-' where there is no mean."""
     if value["mean"] is None:
-        return "never"
+        return "-"
     return text(value["mean"]) + ("" if value["deviation"] is None else f" +- {text(value['deviation'])}")
 
 
@@ -374,10 +374,10 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     name = "curves" if args.network == "alike" else f"curves-{args.network}"
-    learning(RESULTS / f"{name}.png", drawn)
     setting = {key: getattr(args, key) for key in ("network", "seeds", "epochs", "eval_every", "period", "lead")}
     goal = {"held_up_share_at_paper_period": GOAL_SHARE, "paper_period": PAPER_PERIOD}
     print(file_result(name, setting | {"goal": goal, "results": results}))
+    learning(RESULTS / f"{name}.png", drawn)  # last: without matplotlib it says so, and nothing is lost
     return 0
 
 
