@@ -42,7 +42,14 @@ def test_a_sweep_equals_tuning(ranks, seed, size, theta, ring, at_once):
     over = Wire(network=network, semantics=semantics, links=links)
     found = with_front(adaptive(load, lists(load, size, at_once=at_once), over, LAMBDAS, "adaptive"))
     want = tune(
-        load, network, network, lambdas=LAMBDAS, group_sizes=[size], semantics=semantics, links=links, at_once=at_once
+        load,
+        network,
+        network,
+        lambdas=LAMBDAS,
+        group_sizes=[size],
+        semantics=semantics,
+        links=links,
+        policy="posted" if at_once else "adaptive",
     )
     for ours, theirs in zip(found, want, strict=True):
         assert (ours.lam, ours.group_size) == (theirs.lam, theirs.group_size)
