@@ -113,13 +113,12 @@ def assign_exchange(
     ``at_once``: pose the exchange as one problem to a policy of rounds, too.
     """
     check_policy(policy)
-    if policy == "total":
-        return joined(exchange, _together([fronts_of(exchange, costs, policy, group_size, bits)], lam, [hidden_s])[0])
+    if policy == "total" or (hidden_s > 0 and policy in JOINT):
+        fronts = fronts_of(exchange, costs, policy, group_size, bits)
+        return joined(exchange, at_fronts([fronts], lam, [hidden_s], policy, "each")[0])
     problems = problems_of(exchange, costs, group_size, bits, at_once=at_once or policy == "posted")
     if policy == "ring_lp":
         return _by_ring(exchange, problems, lam, hidden_s)
-    if hidden_s > 0 and policy in JOINT:
-        return joined(exchange, at_front([best_front(problem) for problem in problems], lam, hidden_s))
     name = "adaptive" if policy == "posted" else policy
     solved = [assign(name, problem, Settings(lam=lam, key=mix64(key, step))) for step, problem in enumerate(problems)]
     return joined(exchange, solved)
@@ -167,7 +166,8 @@ def assign_together(
     """Widths for all exchanges under one budget. ProblemError for a policy that knows no fronts."""
     check_policy(policy, "joint")
     fronts = [fronts_of(e, costs, policy, group_size, bits) for e in exchanges]
-    return [joined(e, solved) for e, solved in zip(exchanges, _together(fronts, lam, hidden_s), strict=True)]
+    together = at_fronts(fronts, lam, hidden_s, policy, "joint")
+    return [joined(e, solved) for e, solved in zip(exchanges, together, strict=True)]
 
 
 def at_fronts(

@@ -76,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(without_machine(args.workload))
     recorded, found = read_both(Path(args.workload), args.machine)
     base = _base_of(Path(args.workload), needed=bool(args.write))
-    args.budget = args.budget or (base.method.budget if base is not None else None)
-    tuned = tune_workload(recorded, found, args)
+    tuned = tune_workload(recorded, found, args, base)
     if args.json:
         print(json.dumps(plain(tuned), indent=1))
     else:
@@ -103,8 +102,9 @@ def policy_of(args: argparse.Namespace) -> str:
     return "posted" if args.semantics == "posted" else "adaptive"
 
 
-def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) -> Tuned:
-    """The grid, evaluated, and the choice of the rule."""
+def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace, base: configs.Config | None) -> Tuned:
+    """The grid, evaluated, and the choice of the rule. ``base``: of the run, whose budget holds where none is given."""
+    budget = args.budget or (base.method.budget if base is not None else "each")
     costs, wire, policy = costs_of(found), wire_of(found, args), policy_of(args)
     try:
         points = tune(
@@ -117,14 +117,14 @@ def tune_workload(recorded: Workload, found: Machine, args: argparse.Namespace) 
             links=wire.links,
             policy=policy,
             hidden_s=hidden_s(recorded),
-            budget=args.budget or "each",
+            budget=budget,
         )
         choices: list[Choice] = marked([*points, *fixed(recorded, wire)])
         best = pick(choices, *rule_of(args))
     except (ProblemError, SolverError, TuningError) as error:
         raise UserError(str(error)) from None
     each = [periods(recorded, costs, one, args.periods, args.lead) if isinstance(one, Point) else [] for one in choices]
-    return Tuned(choices=choices, periods=each, best=best, policy=policy, budget=args.budget or "each")
+    return Tuned(choices=choices, periods=each, best=best, policy=policy, budget=budget)
 
 
 def chosen_config(base: configs.Config, tuned: Tuned, choice: Choice, lead: int) -> configs.Config:

@@ -79,9 +79,8 @@ def _tune(args: argparse.Namespace, base: configs.Config, folder: Path) -> int:
     recorded_in = folder / "recorded"
     _train(args, recorded_in, ["method.policy=auto"], args.epochs)
     load = _recorded(recorded_in / "workload.npz", args)
-    args.budget = args.budget or base.method.budget
     name = args.machine or base.method.machine or str(recorded_in / "machine.toml")
-    tuned = tune.tune_workload(load, found_machine(name, load.ranks, args.real), args)
+    tuned = tune.tune_workload(load, found_machine(name, load.ranks, args.real), args, base)
     policy = tuned.policy
     candidates = [Candidate(point=point, runs=[]) for point in spread(tuned.choices, tuned.best, args.candidates)]
     left, epochs, rung = candidates, args.epochs, 0
